@@ -1,0 +1,31 @@
+# syntax=docker/dockerfile:1
+
+FROM python:3.11-slim AS build
+RUN python -m venv /app
+WORKDIR /src
+COPY requirements/runtime.txt requirements/
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /app/bin/pip install --constraint requirements/runtime.txt . \
+    && /app/bin/pip check
+
+FROM python:3.11-slim
+# A new named volume takes over this directory with its owner, so the spool is writable without root.
+RUN groupadd --system --gid 10001 sluice \
+    && useradd --system --uid 10001 --gid sluice --home-dir /var/lib/sluice --no-create-home sluice \
+    && install --directory --owner sluice --group sluice /var/lib/sluice /var/lib/sluice/spool
+COPY --from=build /app /app
+ENV PATH=/app/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    SLUICE_SPOOL_DIR=/var/lib/sluice/spool
+WORKDIR /var/lib/sluice
+USER sluice
+EXPOSE 8080
+STOPSIGNAL SIGTERM
+# Speaks for `serve`; the other commands open no port and switch it off.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/health/live', timeout=2)"]
+ENTRYPOINT ["sluice"]
+CMD ["serve", "--host", "0.0.0.0", "--port", "8080"]

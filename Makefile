@@ -1,0 +1,47 @@
+# Every target does its own set-up. `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup engines up test test-fast lint bench lock clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## create .venv with Sluice and its development tools
+
+$(STAMP): pyproject.toml requirements/runtime.txt requirements/dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/dev.txt -c requirements/runtime.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e . -c requirements/runtime.txt
+	@touch $@
+
+engines: $(STAMP) ## install the real upstreams of the tests: vLLM for CPUs, llm-katan
+	PYTHON="$(PYTHON)" bash tests/engines/install.sh
+
+up: setup ## run everything on this machine: gateway, billing, Postgres, Valkey
+	exec $(BIN)/sluice up $(ARGS)
+
+test: lint engines ## all tests, the real vLLM included
+	$(BIN)/pytest
+
+test-fast: setup ## the tests that need no engine and little time
+	$(BIN)/pytest -m "not vllm and not katan and not slow"
+
+lint: setup ## formatting, lint, types, import direction
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## the paired benchmark against the peers; writes bench/results.md
+	$(BIN)/python -m bench $(ARGS)
+
+lock: ## refresh the pinned versions in requirements/
+	bash requirements/lock.sh "$(PYTHON)"
+
+clean: ## remove what the other targets made (data in .sluice stays)
+	rm -rf $(VENV) .venv-vllm .venv-katan .venv-bench .cache

@@ -1,0 +1,244 @@
+"""Sluice under test, with everything switched on that a deployment has.
+
+Only `sluice serve` is on the gateway's core. Postgres, Valkey and the billing
+consumer share the other core with the mock and the load: in a deployment they
+are on other machines, and on the gateway's core they would be counted as its
+work. They do slow the mock and the load down, which is to Sluice's disadvantage.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import tempfile
+import time
+import urllib.request
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+from bench.errors import BenchError
+from bench.machine import GATEWAY_CORE, OTHER_CORE, free_port
+from bench.process import Server
+from bench.subject import Lane, Notes, Subject, UsageCheck
+from bench.wrk import Endpoint
+from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
+
+_KEY = "sk-bench-first-team-0123456789abcdef0123456789"
+_ADMIN_KEY = "sk-bench-admin-0123456789abcdef0123456789"
+_SECONDS_FOR_USAGE = 120.0
+_SECONDS_BETWEEN_LOOKS = 0.5
+#: A count that hasn't changed for so many looks is final.
+_LOOKS_UNCHANGED = 4
+
+#: What the labels of the rows call the two ways through Sluice.
+_MODELS = {"bench-vllm": "Sluice, vLLM pool", "bench-openai": "Sluice, OpenAI provider"}
+
+
+class State:
+    """The Postgres, the Valkey and the billing consumer of a whole benchmark run."""
+
+    def __init__(self, program: str, logs: Path) -> None:
+        self._program = program
+        self._logs = logs
+        self._servers: list[Server] = []
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self.env: dict[str, str] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether `start` has been called."""
+        return bool(self._servers)
+
+    def start(self) -> None:
+        """Start the servers empty, lay the schema, and begin to consume usage events."""
+        self._directory = tempfile.TemporaryDirectory(prefix="sluice-bench-")
+        home = Path(self._directory.name)
+        # Postgres runs as a user of its own under root and has to get in.
+        home.chmod(0o711)
+        postgres, valkey = EmbeddedPostgres(home), EmbeddedValkey(home)
+        for server in (postgres, valkey):
+            self._serve(server)
+        self.env = {
+            "SLUICE_DATABASE_URL": postgres.url,
+            "SLUICE_REDIS_URL": valkey.url,
+            "SLUICE_SPOOL_DIR": str(home / "spool"),
+            "SLUICE_ADMIN_KEY": _ADMIN_KEY,
+            "SLUICE_BOOTSTRAP_KEY": _KEY,
+            "BENCH_KEY": _KEY,
+        }
+        self._migrate()
+        command = [self._program, "billing"]
+        log = self._logs / "billing.log"
+        self._servers.append(Server("billing", command, log=log, core=OTHER_CORE, env=self.env))
+
+    def stop(self) -> None:
+        """Stop the servers, last first, and throw their data away."""
+        while self._servers:
+            self._servers.pop().stop()
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def check_alive(self) -> None:
+        """Fail if one of the servers has ended."""
+        for server in self._servers:
+            server.check_alive()
+
+    def _serve(self, server: EmbeddedServer) -> None:
+        server.prepare()
+        log = self._logs / f"{server.name}.log"
+        started = Server(
+            server.name,
+            server.command(),
+            log=log,
+            core=OTHER_CORE,
+            env=server.env,
+            user=server.user,
+            stop_signal=server.stop_signal,
+        )
+        self._servers.append(started)
+        asyncio.run(server.ready(60))
+
+    def _migrate(self) -> None:
+        command = [self._program, "migrate"]
+        with (self._logs / "migrate.log").open("w+") as log:
+            done = subprocess.run(
+                command,
+                check=False,
+                env={**os.environ, **self.env},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            if done.returncode != 0:
+                log.seek(0)
+                raise BenchError(f"sluice migrate failed:\n{log.read()}")
+
+
+class Sluice(Subject):
+    """`sluice serve` with one model on a vLLM pool and one on an OpenAI provider."""
+
+    name = "sluice"
+    lanes = len(_MODELS)
+
+    def __init__(self, program: str, logs: Path) -> None:
+        self._program = program
+        self._logs = logs
+        self._state = State(program, logs)
+        self._server: Server | None = None
+        self._base = ""
+        self._first_day = _today()
+        self._before = (0, 0)
+
+    def notes(self) -> Notes:
+        """See `Subject.notes`."""
+        command = [self._program, "--version"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        return Notes(done.stdout.strip().rpartition(" ")[2], "keys, quotas, durable usage: all on")
+
+    def start(self, upstream: str) -> list[Lane]:
+        """See `Subject.start`."""
+        if not self._state.running:
+            self._state.start()
+        port = free_port()
+        config = self._logs / "sluice.json"
+        # JSON is YAML too.
+        config.write_text(json.dumps(_config(upstream)))
+        command = [self._program, "serve", "--config", str(config)]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
+        log = self._logs / "sluice.log"
+        self._base = f"http://127.0.0.1:{port}"
+        self._server = Server(self.name, command, log=log, core=GATEWAY_CORE, env=self._state.env)
+        self._server.wait_until_answering(f"{self._base}/v1/models", _authorization())
+        self._before = self._settled_counts(0)
+        return [Lane(label, Endpoint(self._base, model, _KEY)) for model, label in _MODELS.items()]
+
+    def stop(self) -> None:
+        """See `Subject.stop`."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def close(self) -> None:
+        """See `Subject.close`."""
+        self._state.stop()
+
+    def resident_bytes(self) -> int | None:
+        """See `Subject.resident_bytes`."""
+        return None if self._server is None else self._server.resident_bytes()
+
+    def check_usage(self, finished: int, in_flight_at_most: int) -> UsageCheck | None:
+        """See `Subject.check_usage`."""
+        self._state.check_alive()
+        started = time.monotonic()
+        requests, errors = self._before
+        after = self._settled_counts(requests + finished)
+        self._before = after
+        return UsageCheck(
+            finished=finished,
+            in_flight_at_most=in_flight_at_most,
+            recorded=after[0] - requests,
+            errors=after[1] - errors,
+            seconds_to_arrive=round(time.monotonic() - started, 1),
+        )
+
+    def _settled_counts(self, at_least: int) -> tuple[int, int]:
+        """The counts of requests and errors, once they are enough and no longer change."""
+        deadline = time.monotonic() + _SECONDS_FOR_USAGE
+        counts = self._counts()
+        unchanged = 0
+        while unchanged < _LOOKS_UNCHANGED or counts[0] < at_least:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            before, counts = counts, self._counts()
+            unchanged = unchanged + 1 if counts == before else 0
+        return counts
+
+    def _counts(self) -> tuple[int, int]:
+        """Requests and errors of the benchmark's team since the run began."""
+        requests = errors = 0
+        day = self._first_day
+        while day <= _today():
+            usage = _get_json(f"{self._base}/v1/usage?date={day.isoformat()}")
+            requests += int(str(usage["requests"]))
+            errors += int(str(usage["errors"]))
+            day += timedelta(days=1)
+        return requests, errors
+
+
+def _config(upstream: str) -> dict[str, object]:
+    return {
+        "providers": {
+            "gpu": {"kind": "vllm", "replicas": [upstream]},
+            "oai": {"kind": "openai", "api_key": "${BENCH_KEY}", "base_url": f"{upstream}/v1"},
+        },
+        "models": [_model("bench-vllm", "gpu"), _model("bench-openai", "oai")],
+    }
+
+
+def _model(name: str, provider: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "context_length": 8192,
+        "capabilities": ["chat"],
+        "tiers": ["interactive", "batch"],
+        "price": {"input_per_mtok": "0.20", "output_per_mtok": "0.60"},
+        "deployments": [{"provider": provider, "model": "mock", "weight": 100}],
+    }
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _authorization() -> dict[str, str]:
+    return {"Authorization": f"Bearer {_KEY}"}
+
+
+def _get_json(url: str) -> dict[str, object]:
+    request = urllib.request.Request(url, headers=_authorization())
+    with urllib.request.urlopen(request, timeout=30) as response:
+        document = json.load(response)
+    if not isinstance(document, dict):
+        raise BenchError(f"{url} answered {document!r}")
+    return document

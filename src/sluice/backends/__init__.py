@@ -1,0 +1,1 @@
+"""The upstreams behind one seam, `Backend`: OpenAI-compatible servers, vLLM, the simulator."""

@@ -1,0 +1,137 @@
+"""The seam to an upstream: a `Backend` sends one request and gives its response as it arrives.
+
+A backend knows addresses, credentials and quirks of one kind of upstream. It never decides:
+which attempt comes next, what a failure means for the caller, and what is charged are decided
+above it.
+
+    BackendError
+    ├── ConnectFailed      no connection, so the request was certainly not processed
+    ├── ConnectionLost     the connection broke, or the response could not be read
+    └── UpstreamTimeout    the upstream let a deadline pass
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class Endpoint(StrEnum):
+    """The operations of the data plane; the value is the path below `/v1`."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+
+
+class BackendError(Exception):
+    """An upstream failed; the message never holds an address or a credential."""
+
+    code = "upstream_error"
+
+
+class ConnectFailed(BackendError):
+    """No connection to the upstream could be made."""
+
+    code = "upstream_unreachable"
+
+
+class ConnectionLost(BackendError):
+    """The connection to the upstream broke before the response was complete."""
+
+    code = "upstream_connection_lost"
+
+
+class UpstreamTimeout(BackendError):
+    """The upstream let a deadline pass."""
+
+    code = "upstream_timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """One call as it goes to an upstream.
+
+    Attributes:
+        endpoint: the operation.
+        model: the upstream's own model name, also inside `body`.
+        body: a JSON object in the OpenAI dialect.
+        stream: whether server-sent events are asked for.
+        request_id: ours, sent along so that both sides' logs join.
+    """
+
+    endpoint: Endpoint
+    model: str
+    body: bytes
+    stream: bool
+    request_id: str
+
+
+class UpstreamResponse(Protocol):
+    """A response whose status and headers have arrived; header names are lower case."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            ConnectionLost: the body broke off, or is longer than `limit` bytes.
+        """
+        ...
+
+    async def next(self) -> bytes:
+        """The next piece of the body as it arrives; empty at a clean end, and only there.
+
+        Raises:
+            ConnectionLost: the body broke off.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop the call: the upstream sees its client leave. Harmless when complete."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What an upstream of the OpenAI family accepts, where upstreams differ.
+
+    Attributes:
+        token_limit: the field under which chat takes its bound on output tokens.
+        streamed_usage: `stream_options` that make a stream report usage; empty where unknown
+            options are refused.
+        base64_embeddings: whether `encoding_format: base64` is honoured.
+    """
+
+    token_limit: str = "max_tokens"
+    streamed_usage: Mapping[str, bool] | None = None
+    base64_embeddings: bool = False
+
+
+class Backend(Protocol):
+    """One upstream, or one pool of equal replicas."""
+
+    kind: str
+    dialect: Dialect
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send a request; return when status and headers have come.
+
+        Cancelling the call closes the connection.
+
+        Raises:
+            ConnectFailed: no connection.
+            ConnectionLost: the connection broke before the headers.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...

@@ -1,0 +1,66 @@
+"""Backend for OpenAI and for any server that speaks its protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.backends.base import Dialect, UpstreamRequest, UpstreamResponse
+from sluice.backends.http import Connection, HTTPClient
+
+OPENAI_URL = "https://api.openai.com/v1"
+
+#: OpenAI itself: `max_tokens` is deprecated there and refused by its reasoning models.
+OPENAI_DIALECT = Dialect(
+    token_limit="max_completion_tokens",
+    streamed_usage={"include_usage": True},
+    base64_embeddings=True,
+)
+
+#: Servers that speak the protocol: the oldest spelling of everything is the most understood.
+COMPATIBLE_DIALECT = Dialect(
+    token_limit="max_tokens",
+    streamed_usage={"include_usage": True},
+    base64_embeddings=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIConfig:
+    """One provider of kind `openai`.
+
+    Attributes:
+        api_key: the bearer credential; None for servers that want none.
+        base_url: up to and including `/v1`; None for OpenAI itself.
+        connect_seconds: limit on making a connection.
+        max_tokens_field: the name under which it takes the bound on output tokens, where it
+            differs from the default.
+    """
+
+    api_key: str | None
+    base_url: str | None = None
+    connect_seconds: float = 5.0
+    max_tokens_field: str | None = None
+
+
+class OpenAIBackend:
+    """See `Backend`."""
+
+    kind = "openai"
+
+    def __init__(self, config: OpenAIConfig) -> None:
+        known = OPENAI_DIALECT if config.base_url is None else COMPATIBLE_DIALECT
+        self.dialect = Dialect(
+            token_limit=config.max_tokens_field or known.token_limit,
+            streamed_usage=known.streamed_usage,
+            base64_embeddings=known.base64_embeddings,
+        )
+        headers = {} if config.api_key is None else {"authorization": f"Bearer {config.api_key}"}
+        self._client = HTTPClient(
+            Connection(config.base_url or OPENAI_URL, headers, config.connect_seconds)
+        )
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        return await self._client.send(request)
+
+    async def close(self) -> None:
+        await self._client.close()

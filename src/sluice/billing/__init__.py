@@ -1,0 +1,1 @@
+"""Prices, usage events, and the ledger they end in."""

@@ -1,0 +1,72 @@
+"""The usage event: one request as it is charged, on its way from a gateway to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+STREAM = "sluice:usage"
+FIELD = b"events"
+
+
+class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One request that reached an upstream.
+
+    Attributes:
+        request_id: UUIDv7, unique for all time; the ledger takes an id once.
+        time_us: when the request came, microseconds since the epoch, UTC.
+        team_id, key_id: who pays.
+        endpoint: path below `/v1`.
+        model: the model asked for.
+        model_used: the catalogue's model that answered.
+        deployment: `provider/upstream model`.
+        tier: `interactive` or `batch`.
+        status: `ok`, `error` or `cancelled`.
+        error_code: machine-readable reason when not ok.
+        input_tokens: prompt tokens, cached and written ones included.
+        cost_nano_usd: by the price at that time.
+        latency_us: from the request's arrival to the end of the answer.
+        ttft_us: from arrival to the first generated token; None if there was none.
+        attempts: upstream calls made.
+        estimated: tokens were counted by us.
+    """
+
+    request_id: str
+    time_us: int
+    team_id: str
+    key_id: str
+    endpoint: str
+    model: str
+    model_used: str
+    deployment: str
+    tier: str
+    status: str
+    error_code: str | None = None
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    cost_nano_usd: int = 0
+    latency_us: int = 0
+    ttft_us: int | None = None
+    attempts: int = 0
+    estimated: bool = False
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(list[UsageEvent])
+
+
+def encode_events(events: Sequence[UsageEvent]) -> bytes:
+    """A group of events as one line of JSON, for the stream and for the spool alike."""
+    return _encoder.encode(events)
+
+
+def decode_events(text: bytes) -> list[UsageEvent]:
+    """The events of a group.
+
+    Raises:
+        msgspec.DecodeError: it isn't a group of events.
+    """
+    return _decoder.decode(text)

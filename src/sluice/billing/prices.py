@@ -1,0 +1,84 @@
+"""Prices and what a request costs by them. Money is integers, in nano-USD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sluice.wire.usage import Usage
+
+NANO = 1_000_000_000
+_MTOK = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Prices of one model, in nano-USD per million tokens.
+
+    Attributes:
+        input: prompt tokens.
+        output: generated tokens.
+        cached_input: prompt tokens read from a cache.
+        cache_write: prompt tokens written to a cache.
+    """
+
+    input: int = 0
+    output: int = 0
+    cached_input: int = 0
+    cache_write: int = 0
+
+    @classmethod
+    def of_usd(
+        cls,
+        input_per_mtok: Decimal,
+        output_per_mtok: Decimal,
+        cached_input_per_mtok: Decimal | None = None,
+        cache_write_per_mtok: Decimal | None = None,
+    ) -> Price:
+        """From USD per million tokens; cached and written input cost what input costs unless
+        they have a price of their own.
+
+        Raises:
+            ValueError: a price is negative or finer than a nano-USD per million tokens.
+        """
+        return cls(
+            input=nano_usd(input_per_mtok),
+            output=nano_usd(output_per_mtok),
+            cached_input=nano_usd(_first(cached_input_per_mtok, input_per_mtok)),
+            cache_write=nano_usd(_first(cache_write_per_mtok, input_per_mtok)),
+        )
+
+    def cost(self, usage: Usage) -> int:
+        """Nano-USD for a usage, rounded once, half up.
+
+        `input_tokens` includes the cached and the written ones; each token is charged once.
+        """
+        plain = usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
+        total = (
+            max(plain, 0) * self.input
+            + usage.cached_input_tokens * self.cached_input
+            + usage.cache_write_tokens * self.cache_write
+            + usage.output_tokens * self.output
+        )
+        return (total + _MTOK // 2) // _MTOK
+
+
+def nano_usd(usd: Decimal) -> int:
+    """USD as nano-USD.
+
+    Raises:
+        ValueError: negative, or finer than a nano-USD.
+    """
+    nano = usd * NANO
+    if usd < 0 or nano != nano.to_integral_value():
+        raise ValueError(f"{usd} must be zero or more, with at most 9 decimals")
+    return int(nano)
+
+
+def usd(nano: int) -> float:
+    """Nano-USD as USD, for people; its shortest decimal form is exact up to 9 million USD."""
+    return nano / NANO
+
+
+def _first(value: Decimal | None, default: Decimal) -> Decimal:
+    return default if value is None else value

@@ -1,0 +1,217 @@
+"""What was used: sums by day, and single records."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from sluice.billing.prices import usd
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Sums over requests. Tokens are tokens; money is USD, and exactly so in nano-USD."""
+
+    requests: int = 0
+    errors: int = 0
+    cancelled: int = 0
+    estimated: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    cost_nano_usd: int = 0
+    cost_usd: float = 0.0
+
+
+class ModelTotals(Totals, kw_only=True):
+    """Sums of one model, tier and key."""
+
+    key_id: UUID
+    model_used: str
+    tier: str
+
+
+class DailyUsage(Totals, kw_only=True):
+    """A team's day (UTC), with its parts."""
+
+    team_id: UUID
+    date: date
+    by_model: list[ModelTotals]
+
+
+class UsageRecord(msgspec.Struct, kw_only=True):
+    """One request. Times are UTC, durations milliseconds, money USD and nano-USD."""
+
+    request_id: UUID
+    time: datetime
+    team_id: UUID
+    key_id: UUID
+    endpoint: str
+    model: str
+    model_used: str
+    deployment: str
+    tier: str
+    status: str
+    error_code: str | None
+    input_tokens: int
+    cached_input_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    estimated: bool
+    cost_usd: float
+    cost_nano_usd: int
+    latency_ms: float
+    ttft_ms: float | None
+    attempts: int
+
+
+class UsageRecords(msgspec.Struct, kw_only=True):
+    """A page of records, newest first; `next` is the cursor of the following page."""
+
+    data: list[UsageRecord]
+    has_more: bool
+    next: str | None
+
+
+class InvalidCursor(ValueError):
+    """A cursor that no page gave."""
+
+
+_COLUMNS = (
+    "request_id, time, team_id, key_id, endpoint, model, model_used, deployment, tier, status,"
+    " error_code, input_tokens, cached_input_tokens, cache_write_tokens, output_tokens, estimated,"
+    " cost_nano_usd, latency_us, ttft_us, attempts"
+)
+_SUMS = (
+    "requests",
+    "errors",
+    "cancelled",
+    "estimated",
+    "input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "cost_nano_usd",
+)
+
+
+class UsageReports:
+    """Reads the ledger."""
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    async def daily(self, team_id: UUID, day: date) -> DailyUsage:
+        """A team's usage on a UTC day; zeros where there was none."""
+        rows = await self._pool.fetch(
+            f"SELECT key_id, model_used, tier, {', '.join(_SUMS)} FROM usage_daily"
+            " WHERE team_id = $1 AND date = $2 ORDER BY cost_nano_usd DESC, model_used, key_id",
+            team_id,
+            day,
+        )
+        parts = [
+            ModelTotals(**dict(row.items()), cost_usd=usd(row["cost_nano_usd"])) for row in rows
+        ]
+        sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMS}
+        return DailyUsage(
+            team_id=team_id, date=day, by_model=parts, cost_usd=usd(sums["cost_nano_usd"]), **sums
+        )
+
+    async def record(self, request_id: UUID, team_id: UUID | None) -> UsageRecords:
+        """The record of one request, as a page of at most one.
+
+        Args:
+            request_id: the `x-request-id` of the answer.
+            team_id: only if it is this team's; None for any.
+        """
+        rows = await self._pool.fetch(
+            f"SELECT {_COLUMNS} FROM usage_records"
+            " WHERE request_id = $1 AND ($2::uuid IS NULL OR team_id = $2)"
+            " AND time BETWEEN $3 AND $4",
+            request_id,
+            team_id,
+            *_around(request_id),
+        )
+        return UsageRecords(data=[_record(row) for row in rows], has_more=False, next=None)
+
+    async def records(
+        self,
+        team_id: UUID | None,
+        start: datetime,
+        end: datetime,
+        cursor: str | None,
+        limit: int,
+    ) -> UsageRecords:
+        """Records of a time range, newest first.
+
+        Args:
+            team_id: of this team only; None for all.
+            start, end: UTC, start inclusive, end exclusive.
+            cursor: `next` of the page before.
+            limit: records on the page.
+
+        Raises:
+            InvalidCursor: the cursor is none of ours.
+        """
+        before = _read_cursor(cursor) if cursor else (end, UUID(int=0))
+        rows = await self._pool.fetch(
+            f"SELECT {_COLUMNS} FROM usage_records"
+            " WHERE ($1::uuid IS NULL OR team_id = $1) AND time >= $2 AND time < $3"
+            " AND (time, request_id) < ($4, $5)"
+            " ORDER BY time DESC, request_id DESC LIMIT $6",
+            team_id,
+            start,
+            end,
+            *before,
+            limit + 1,
+        )
+        page, has_more = rows[:limit], len(rows) > limit
+        return UsageRecords(
+            data=[_record(row) for row in page],
+            has_more=has_more,
+            next=_cursor(page[-1]) if has_more else None,
+        )
+
+
+def day_range(day: date) -> tuple[datetime, datetime]:
+    """A UTC day as start (inclusive) and end (exclusive)."""
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return start, start + timedelta(days=1)
+
+
+def _around(request_id: UUID) -> tuple[datetime, datetime]:
+    """The time that a UUIDv7 carries (RFC 9562, 5.7), with a margin, so that one or two days'
+    partitions are looked at and not all."""
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=request_id.int >> 80)
+    return time - timedelta(minutes=1), time + timedelta(minutes=1)
+
+
+def _record(row: asyncpg.Record) -> UsageRecord:
+    values: dict[str, Any] = dict(row.items())
+    ttft = values.pop("ttft_us")
+    return UsageRecord(
+        cost_usd=usd(values["cost_nano_usd"]),
+        latency_ms=values.pop("latency_us") / 1000,
+        ttft_ms=None if ttft is None else ttft / 1000,
+        **values,
+    )
+
+
+def _cursor(row: asyncpg.Record) -> str:
+    text = f"{row['time'].isoformat()}|{row['request_id']}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[datetime, UUID]:
+    try:
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+        time, _, request_id = text.partition("|")
+        return datetime.fromisoformat(time), UUID(request_id)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidCursor("the cursor is not one that a page gave") from error

@@ -1,0 +1,65 @@
+"""The ASGI application: routes, and errors in the form that callers expect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from litestar import Litestar, Request, Response
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.openapi import OpenAPIConfig
+
+from sluice import __version__
+from sluice.gateway.errors import GatewayError
+from sluice.wire.errors import ErrorDetail
+
+_log = structlog.get_logger("sluice.http")
+
+_CODES = {404: "unknown_url", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+def create_app(routes: Sequence[Any]) -> Litestar:
+    """The application over the given routes."""
+    return Litestar(
+        route_handlers=list(routes),
+        exception_handlers={
+            GatewayError: _gateway_error,
+            HTTPException: _http_error,
+            Exception: _internal_error,
+        },
+        openapi_config=OpenAPIConfig(title="Sluice", version=__version__, path="/openapi"),
+        logging_config=None,
+        pdb_on_exception=False,
+    )
+
+
+def _render(error: GatewayError) -> Response[bytes]:
+    return Response(
+        error.body(),
+        status_code=error.status,
+        media_type="application/json",
+        headers=error.headers,
+    )
+
+
+def _gateway_error(_: Request[Any, Any, State], error: GatewayError) -> Response[bytes]:
+    return _render(error)
+
+
+def _http_error(request: Request[Any, Any, State], error: HTTPException) -> Response[bytes]:
+    status = error.status_code
+    if status >= 500:
+        return _internal_error(request, error)
+    message = error.detail
+    if status == 404:
+        message = f"Unknown URL ({request.method} {request.url.path})."
+    detail = ErrorDetail(message, "invalid_request_error", None, _CODES.get(status, "invalid"))
+    headers = {} if error.headers is None else dict(error.headers)
+    return _render(GatewayError(status, detail, headers))
+
+
+def _internal_error(request: Request[Any, Any, State], error: Exception) -> Response[bytes]:
+    _log.error("control-plane request failed", path=request.url.path, exc_info=error)
+    return _render(GatewayError.internal())

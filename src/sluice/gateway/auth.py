@@ -1,0 +1,161 @@
+"""Who is calling: keys in process memory, kept fresh from Postgres.
+
+Nothing on the request path talks to Postgres. The key ring holds every valid key's hash; a poll
+asks for changes newer than the last revision seen, several times a second, so that a revocation
+is in force everywhere within a second, by construction and without a message that could be lost.
+While Postgres is away the ring serves what it knows, and says how old that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import asyncpg
+import structlog
+
+from sluice.gateway.secrets import key_hash
+from sluice.gateway.tenancy import KeyChange, Tenancy
+
+POLL_SECONDS = 0.25
+
+_log = structlog.get_logger("sluice.auth")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated caller.
+
+    Attributes:
+        valid_until: seconds since the epoch after which the key is refused; None: no end.
+    """
+
+    team_id: str
+    team_name: str
+    key_id: str
+    default_max_tokens: int | None = None
+    valid_until: float | None = None
+
+
+def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The credential of `Authorization: Bearer …` (any case of the scheme), or None."""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, credential = value.partition(b" ")
+            if scheme.lower() == b"bearer" and credential:
+                return credential.strip().decode("latin-1")
+    return None
+
+
+class KeyRing:
+    """The keys that are valid now, by hash."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._principals: dict[bytes, Principal] = {}
+        self._admin: set[bytes] = set()
+        self.revision = 0
+
+    def authenticate(self, credential: str | None) -> Principal | None:
+        """The caller behind a credential; None for unknown, revoked and expired keys.
+
+        The look-up is by the hash, so that its timing tells nothing about the key.
+        """
+        if credential is None:
+            return None
+        principal = self._principals.get(key_hash(credential))
+        if principal is None:
+            return None
+        if principal.valid_until is not None and principal.valid_until <= self._clock():
+            return None
+        return principal
+
+    def is_admin(self, credential: str | None) -> bool:
+        """Whether a credential opens the admin API."""
+        if credential is None:
+            return False
+        given = key_hash(credential)
+        return any(hmac.compare_digest(given, known) for known in tuple(self._admin))
+
+    def apply(self, changes: Iterable[KeyChange]) -> None:
+        """Take over changes."""
+        for change in changes:
+            until = None if change.valid_until is None else change.valid_until.timestamp()
+            self._principals[change.hash] = Principal(
+                team_id=str(change.team_id),
+                team_name=change.team_name,
+                key_id=str(change.key_id),
+                default_max_tokens=change.default_max_tokens,
+                valid_until=until,
+            )
+            self.revision = max(self.revision, change.revision)
+
+    def admit_admins(self, hashes: Iterable[bytes]) -> None:
+        """Add admin keys, by hash."""
+        self._admin.update(hashes)
+
+    def __len__(self) -> int:
+        return len(self._principals)
+
+
+class KeySync:
+    """Keeps a key ring fresh."""
+
+    def __init__(
+        self,
+        ring: KeyRing,
+        tenancy: Tenancy,
+        observe_staleness: Callable[[float], None],
+        poll_seconds: float = POLL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ring = ring
+        self._tenancy = tenancy
+        self._observe_staleness = observe_staleness
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+        self._fresh_at = clock()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def staleness(self) -> float:
+        """Seconds since the ring was last known to be complete."""
+        return self._clock() - self._fresh_at
+
+    async def start(self) -> None:
+        """Load every key, then go on in the background.
+
+        Raises:
+            asyncpg.PostgresError, OSError: the database can't be read.
+        """
+        self._ring.admit_admins(await self._tenancy.admin_hashes())
+        await self._refresh()
+        self._task = asyncio.create_task(self._poll(), name="key-sync")
+
+    async def stop(self) -> None:
+        """End the poll."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _refresh(self) -> None:
+        asked_at = self._clock()
+        self._ring.apply(await self._tenancy.changes(self._ring.revision))
+        self._fresh_at = asked_at
+
+    async def _poll(self) -> None:
+        away = False
+        while True:
+            await asyncio.sleep(self._poll_seconds)
+            try:
+                async with asyncio.timeout(5):
+                    await self._refresh()
+                away = False
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                if not away:
+                    _log.warning("keys can't be refreshed", error=type(error).__name__)
+                away = True
+            self._observe_staleness(self.staleness)

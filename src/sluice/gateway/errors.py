@@ -1,0 +1,201 @@
+"""Errors as callers see them: each carries its status, and is rendered at the edge.
+
+GatewayError
+├── made by the classmethods below for the gateway's own refusals
+└── made by `from_upstream` for what upstreams said
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from sluice.router.dispatch import UpstreamFailure
+from sluice.router.policy import RoutingRefused
+from sluice.wire.errors import ErrorDetail, InvalidRequest
+
+#: Longer waits are not worth a client's retry loop; SDKs differ in what they make of them.
+PATIENCE_SECONDS = 60.0
+
+#: Cap on the wait that an upstream may impose through us.
+MAX_RETRY_AFTER_SECONDS = 24 * 3600.0
+
+
+class GatewayError(Exception):
+    """An error with its HTTP form.
+
+    Attributes:
+        status: HTTP status.
+        detail: the body.
+        headers: additional response headers.
+    """
+
+    def __init__(
+        self, status: int, detail: ErrorDetail, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail.message)
+        self.status = status
+        self.detail = detail
+        self.headers: dict[str, str] = dict(headers or {})
+
+    @classmethod
+    def invalid(
+        cls, message: str, param: str | None = None, code: str | None = None, status: int = 400
+    ) -> GatewayError:
+        """The request is wrong."""
+        return cls(status, ErrorDetail(message, "invalid_request_error", param, code))
+
+    @classmethod
+    def of_request(cls, error: InvalidRequest) -> GatewayError:
+        """The request's body is wrong."""
+        return cls.invalid(str(error), error.param, error.code)
+
+    @classmethod
+    def of_routing(cls, error: RoutingRefused) -> GatewayError:
+        """Nothing in the catalogue serves the request."""
+        status = 404 if error.code == "model_not_found" else 400
+        return cls.invalid(str(error), error.param, error.code, status)
+
+    @classmethod
+    def unauthenticated(cls) -> GatewayError:
+        """No key, or none that is valid. Says nothing of the key that came."""
+        return cls.invalid(
+            "Incorrect or missing API key. Send it as `Authorization: Bearer <key>`.",
+            code="invalid_api_key",
+            status=401,
+        )
+
+    @classmethod
+    def forbidden(cls, message: str, param: str | None = None) -> GatewayError:
+        """The key is valid, and this is not its to do."""
+        return cls(403, ErrorDetail(message, "permission_error", param, "forbidden"))
+
+    @classmethod
+    def not_found(cls, message: str, code: str = "not_found") -> GatewayError:
+        """There is no such thing, or it is another tenant's."""
+        return cls.invalid(message, code=code, status=404)
+
+    @classmethod
+    def draining(cls) -> GatewayError:
+        """This process is shutting down; another will answer."""
+        return cls(
+            503,
+            ErrorDetail(
+                "The gateway is restarting, try again.",
+                "service_unavailable_error",
+                code="server_is_overloaded",
+            ),
+            {"retry-after": "1", "connection": "close"},
+        )
+
+    @classmethod
+    def internal(cls) -> GatewayError:
+        """A fault of ours."""
+        return cls(
+            500,
+            ErrorDetail("The gateway failed to handle the request.", code="internal_error"),
+        )
+
+    @classmethod
+    def timeout(cls, what: str) -> GatewayError:
+        """The upstream let a deadline pass."""
+        return cls(504, ErrorDetail(what, code="upstream_timeout"))
+
+    def body(self) -> bytes:
+        """The response body."""
+        return self.detail.body()
+
+
+def from_upstream(failure: UpstreamFailure) -> GatewayError:
+    """What the caller hears of an upstream's failure.
+
+    The caller's own faults pass with the upstream's words. Our credential being refused is our
+    fault, never a 401 for the caller. The upstream's faults are a 502, its overload a 503.
+    """
+    status, detail = failure.status, failure.detail
+    if status is None:
+        status = 504 if detail.code == "upstream_timeout" else 502
+        return GatewayError(status, _server(detail))
+    if status in (401, 402, 403):
+        ours = ErrorDetail(
+            "The upstream refused the gateway's credential.", code="upstream_credential_refused"
+        )
+        return GatewayError(502, ours, {"x-should-retry": "false"})
+    if status == 429:
+        return _limited(failure)
+    if status in (408, 504):
+        return GatewayError(504, _server(detail, "upstream_timeout"))
+    if status in (503, 529):
+        overloaded = ErrorDetail(
+            detail.message, "service_unavailable_error", code="server_is_overloaded"
+        )
+        return GatewayError(503, overloaded, _wait(failure.headers))
+    if 400 <= status < 500:
+        return GatewayError(status, _callers(status, detail))
+    return GatewayError(502, _server(detail))
+
+
+def _server(detail: ErrorDetail, code: str = "upstream_error") -> ErrorDetail:
+    return ErrorDetail(detail.message, "server_error", None, detail.code or code)
+
+
+def _limited(failure: UpstreamFailure) -> GatewayError:
+    detail = failure.detail
+    exhausted = "insufficient_quota" in (detail.code, detail.type)
+    headers = _wait(failure.headers)
+    if exhausted:
+        headers["x-should-retry"] = "false"
+    kind = "insufficient_quota" if exhausted else "rate_limit_error"
+    code = "insufficient_quota" if exhausted else "rate_limit_exceeded"
+    return GatewayError(429, ErrorDetail(detail.message, kind, None, code), headers)
+
+
+def _callers(status: int, detail: ErrorDetail) -> ErrorDetail:
+    """vLLM and others have type names of their own and put the status where the code belongs."""
+    code = detail.code
+    text = detail.message.lower()
+    if status == 400 and ("maximum context length" in text or "prompt is too long" in text):
+        code = "context_length_exceeded"
+    elif code is not None and code.isdigit():
+        code = "model_not_found" if status == 404 else None
+    kind = "request_too_large" if status == 413 else "invalid_request_error"
+    return ErrorDetail(detail.message, kind, detail.param, code)
+
+
+def _wait(headers: Mapping[str, str]) -> dict[str, str]:
+    """The upstream's wait, in seconds, and whether it is worth a retry."""
+    seconds = retry_after(headers, datetime.now(UTC))
+    if seconds is None:
+        return {}
+    wait = {"retry-after": str(math.ceil(seconds))}
+    if _number(headers.get("retry-after-ms")) is not None:
+        wait["retry-after-ms"] = str(math.ceil(seconds * 1000))
+    if seconds > PATIENCE_SECONDS:
+        wait["x-should-retry"] = "false"
+    return wait
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds to wait by `retry-after-ms`, or `retry-after` in seconds or as an HTTP date.
+
+    Garbage counts as absent; waits are capped at `MAX_RETRY_AFTER_SECONDS`.
+    """
+    seconds = _number(headers.get("retry-after-ms"), 1000) or _number(headers.get("retry-after"))
+    if seconds is None and (text := headers.get("retry-after")):
+        try:
+            date = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
+    if seconds is None or not math.isfinite(seconds):
+        return None
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+
+
+def _number(text: str | None, divisor: float = 1) -> float | None:
+    try:
+        return float(text) / divisor if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,81 @@
+"""The meter: what an exchange used and what it costs, as a usage event."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from sluice.billing.events import UsageEvent
+from sluice.billing.prices import Price
+from sluice.gateway.exchange import Admitted, Exchange
+from sluice.wire.request import Request
+from sluice.wire.usage import Usage, estimate_tokens
+
+#: Weight of the newest observation in a deployment's mean output rate.
+_RATE_WEIGHT = 0.1
+
+
+class Meter:
+    """Turns exchanges into usage events."""
+
+    def __init__(self, prices: Mapping[str, Price]) -> None:
+        """Args:
+        prices: by model name; a model without one is free.
+        """
+        self._prices = prices
+        self._rates: dict[str, float] = {}
+
+    def event(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:
+        """The event of an exchange that has ended."""
+        usage = exchange.usage
+        now = time.monotonic()
+        ttft = exchange.first_token_at
+        return UsageEvent(
+            request_id=exchange.id,
+            time_us=exchange.time_us,
+            team_id=admitted.principal.team_id,
+            key_id=admitted.principal.key_id,
+            endpoint=exchange.endpoint.value,
+            model=admitted.request.model,
+            model_used=admitted.model.name,
+            deployment=exchange.deployment_name,
+            tier=admitted.tier,
+            status=exchange.status,
+            error_code=exchange.error_code,
+            input_tokens=usage.input_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            output_tokens=usage.output_tokens,
+            cost_nano_usd=self._prices.get(admitted.model.name, Price()).cost(usage),
+            latency_us=int((now - exchange.started) * 1e6),
+            ttft_us=None if ttft is None else int((ttft - exchange.started) * 1e6),
+            attempts=exchange.attempts,
+            estimated=usage.estimated,
+        )
+
+    def learn(self, exchange: Exchange, usage: Usage) -> None:
+        """Take a complete answer into its deployment's output rate."""
+        seconds = time.monotonic() - exchange.attempt_started_at
+        if seconds <= 0 or not usage.output_tokens:
+            return
+        rate = usage.output_tokens / seconds
+        known = self._rates.get(exchange.deployment_name, rate)
+        self._rates[exchange.deployment_name] = known + _RATE_WEIGHT * (rate - known)
+
+    def partial(self, exchange: Exchange, request: Request) -> Usage:
+        """What was used by an answer that broke off.
+
+        Streams know it exactly or by their text. Of an answer that was to come whole nothing has
+        been seen: its output is taken from the time it ran, at the deployment's usual rate, up to
+        what was asked for.
+        """
+        if exchange.stream is not None:
+            return exchange.stream.usage(request.prompt_characters)
+        output = 0
+        if not request.stream and request.max_tokens is not None:
+            seconds = time.monotonic() - exchange.attempt_started_at
+            rate = self._rates.get(exchange.deployment_name, 0.0)
+            output = min(int(rate * seconds), request.max_tokens)
+        return Usage(
+            estimate_tokens(request.prompt_characters), output_tokens=output, estimated=True
+        )

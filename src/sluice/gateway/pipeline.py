@@ -1,0 +1,332 @@
+"""The pipeline: every data-plane request, from bytes to a durable charge.
+
+`_serve` reads top to bottom. What can go wrong before an upstream is called is refused and costs
+nothing; from the first upstream call on, every way out ends in exactly one usage record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+import structlog
+
+from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
+from sluice.billing.recorder import Recorder, UsageNotDurable
+from sluice.gateway.auth import KeyRing, Principal, bearer
+from sluice.gateway.errors import GatewayError, from_upstream
+from sluice.gateway.exchange import Admitted, Exchange, Outcome, Receive, Scope, Send
+from sluice.gateway.intake import ClientLeft, Received, read_body, receive_body
+from sluice.gateway.lifeline import Cut, Lifelines
+from sluice.gateway.meter import Meter
+from sluice.gateway.metrics import UNKNOWN, Metrics
+from sluice.gateway.relay import Ending, ErrorEnding, NoEnding, WholeEnding, relay_stream
+from sluice.router.catalog import Catalog, Deployment, Model
+from sluice.router.dispatch import Call, Dispatcher, StreamStart, UpstreamFailure
+from sluice.router.policy import RoutingRefused, choose_model, order_attempts
+from sluice.wire.request import Request
+from sluice.wire.stream import CompletionStream
+from sluice.wire.usage import Usage
+
+#: How long a finished upstream may take to close its response before its connection is dropped.
+CLOSE_SECONDS = 1.0
+
+_log = structlog.get_logger("sluice.request")
+
+
+class Pipeline:
+    """Serves data-plane requests; see the module.
+
+    Attributes:
+        draining: the process is shutting down and takes no new requests.
+    """
+
+    def __init__(
+        self,
+        *,
+        keys: KeyRing,
+        catalog: Catalog,
+        dispatcher: Dispatcher,
+        meter: Meter,
+        recorder: Recorder,
+        lifelines: Lifelines,
+        metrics: Metrics,
+        max_body_bytes: int,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._keys = keys
+        self._catalog = catalog
+        self._dispatcher = dispatcher
+        self._meter = meter
+        self._recorder = recorder
+        self._lifelines = lifelines
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+        self._draw = draw
+        self.draining = False
+
+    async def __call__(
+        self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve one request, whatever happens."""
+        exchange = Exchange(endpoint, scope, receive, send)
+        self._lifelines.add(exchange.lifeline)
+        try:
+            await self._serve(exchange)
+        except GatewayError as error:
+            await self._refuse(exchange, error)
+        except ClientLeft:
+            self._count(exchange, "cancelled")
+        except asyncio.CancelledError:
+            if not exchange.lifeline.caught():
+                raise
+            self._count(exchange, "cancelled")
+        except Exception:  # noqa: BLE001 - the edge: whatever we did wrong, the caller is told
+            _log.exception("request failed", request_id=exchange.id)
+            await self._refuse(exchange, GatewayError.internal())
+        finally:
+            await self._finish(exchange)
+
+    async def _serve(self, exchange: Exchange) -> None:
+        principal = self._authenticate(exchange)
+        received = await self._receive(exchange, principal)
+        model, request = self._bound(exchange, principal, received)
+        attempts = order_attempts(model, self._draw)
+        exchange.admitted = Admitted(principal, model, request, received.tier)
+        call = Call(exchange.endpoint, request, exchange.id, received.encoding)
+        ending = await self._answer(exchange, exchange.admitted, attempts, call)
+        ending = await self._settle(exchange, ending)
+        await ending.send(exchange)
+
+    def _authenticate(self, exchange: Exchange) -> Principal:
+        """Before the body: who is unknown has nothing read."""
+        if self.draining:
+            raise GatewayError.draining()
+        if exchange.method != "POST":
+            raise GatewayError.invalid(
+                "This endpoint takes POST only.", code="method_not_allowed", status=405
+            )
+        principal = self._keys.authenticate(bearer(exchange.headers))
+        if principal is None:
+            raise GatewayError.unauthenticated()
+        exchange.team_id = principal.team_id
+        return principal
+
+    async def _receive(self, exchange: Exchange, principal: Principal) -> Received:
+        body = await receive_body(exchange, self._max_body_bytes)
+        exchange.lifeline.watch_client(exchange.receive)
+        return read_body(exchange, principal, body)
+
+    def _bound(
+        self, exchange: Exchange, principal: Principal, received: Received
+    ) -> tuple[Model, Request]:
+        """Pick the model; see that output is bounded, and fits the context length."""
+        request, endpoint = received.request, exchange.endpoint
+        try:
+            model = choose_model(self._catalog, request.model, endpoint, received.tier)
+        except RoutingRefused as error:
+            raise GatewayError.of_routing(error) from None
+        exchange.model_used = model.name
+        if endpoint is Endpoint.EMBEDDINGS:
+            return model, request
+        default = model.default_max_tokens or principal.default_max_tokens
+        return model, _bounded(request, model, default)
+
+    async def _answer(
+        self,
+        exchange: Exchange,
+        admitted: Admitted,
+        attempts: tuple[Deployment, ...],
+        call: Call,
+    ) -> Ending:
+        """Dispatch and relay; give the ending that is due once the charge is durable."""
+        in_flight = self._metrics.in_flight.labels(admitted.model.name, admitted.tier)
+        in_flight.inc()
+        try:
+            answer = await self._dispatcher.dispatch(
+                attempts, call, _Attempts(exchange, self._metrics)
+            )
+            if isinstance(answer, StreamStart):
+                exchange.upstream = answer.response
+                return await relay_stream(exchange, answer)
+            self._meter.learn(exchange, answer.usage)
+            exchange.ended("ok", answer.usage)
+            return WholeEnding(answer.body)
+        except UpstreamFailure as failure:
+            error = from_upstream(failure)
+            exchange.ended(_blame(error.status), Usage(), error.detail.code)
+            return ErrorEnding(error)
+        except asyncio.CancelledError:
+            _drop(exchange)
+            if not exchange.lifeline.caught():
+                raise
+            return self._interrupted(exchange, admitted.request)
+        finally:
+            in_flight.dec()
+
+    def _interrupted(self, exchange: Exchange, request: Request) -> Ending:
+        """The client left, a deadline passed, or the process must go."""
+        usage = self._meter.partial(exchange, request)
+        match exchange.lifeline.cut_by:
+            case Cut.CLIENT_GONE:
+                exchange.ended("cancelled", usage, "client_closed_request")
+                return NoEnding()
+            case Cut.SHUTDOWN:
+                exchange.ended("internal_error", usage, "shutting_down")
+                return ErrorEnding(GatewayError.draining())
+            case Cut.BETWEEN_TOKENS:
+                error = GatewayError.timeout("The upstream paused for too long.")
+            case _:
+                error = GatewayError.timeout("The upstream took too long.")
+        exchange.ended("upstream_error", usage, error.detail.code)
+        return ErrorEnding(error)
+
+    async def _settle(self, exchange: Exchange, ending: Ending) -> Ending:
+        """Make the charge durable before the client can see the end.
+
+        From here on nothing interrupts: a client that leaves at this very moment is charged for
+        what was generated.
+        """
+        exchange.lifeline.release()
+        durable = self._charge(exchange)
+        if durable is None:
+            return ending
+        try:
+            await asyncio.shield(durable)
+        except UsageNotDurable:
+            _log.critical("usage not durable", request_id=exchange.id)
+            return ErrorEnding(GatewayError.internal())
+        return ending
+
+    def _charge(self, exchange: Exchange) -> asyncio.Future[None] | None:
+        """Hand the usage event over, once; None where no upstream was called."""
+        admitted = exchange.admitted
+        if admitted is None or not exchange.attempts or exchange.charged:
+            return None
+        exchange.charged = True
+        self._metrics.observe(exchange, admitted)
+        _log_request(exchange, admitted)
+        return self._recorder.submit(self._meter.event(exchange, admitted))
+
+    async def _finish(self, exchange: Exchange) -> None:
+        """Whatever happened: an upstream that was called is charged, and let go."""
+        exchange.lifeline.release()
+        self._lifelines.remove(exchange.lifeline)
+        if exchange.admitted is not None and not exchange.charged:
+            usage = self._meter.partial(exchange, exchange.admitted.request)
+            exchange.ended("internal_error", usage, "internal_error")
+            self._charge(exchange)
+        if exchange.outcome == "ok" and exchange.upstream is not None:
+            await _let_close(exchange.upstream)
+        else:
+            _drop(exchange)
+
+    async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
+        self._count(exchange, "client_error" if error.status < 500 else "internal_error")
+        _log.info(
+            "request refused",
+            request_id=exchange.id,
+            team_id=exchange.team_id,
+            endpoint=exchange.endpoint.value,
+            status=error.status,
+            error_code=error.detail.code,
+        )
+        await ErrorEnding(error).send(exchange)
+
+    def _count(self, exchange: Exchange, outcome: Outcome) -> None:
+        """Count a request that did not go upstream."""
+        model = exchange.model_used or UNKNOWN
+        self._metrics.requests.labels(exchange.endpoint.value, model, "interactive", outcome).inc()
+
+
+class _Attempts:
+    """Notes the attempts of an exchange; see `AttemptObserver`."""
+
+    def __init__(self, exchange: Exchange, metrics: Metrics) -> None:
+        self._exchange = exchange
+        self._metrics = metrics
+
+    def attempt_started(self, deployment: Deployment) -> None:
+        exchange = self._exchange
+        exchange.deployment = deployment
+        exchange.attempts += 1
+        exchange.stream = None
+        exchange.attempt_started_at = time.monotonic()
+        if exchange.lifeline.total_at is None:
+            exchange.lifeline.total_at = exchange.attempt_started_at + deployment.timeouts.total
+
+    def attempt_streams(self, stream: CompletionStream) -> None:
+        self._exchange.stream = stream
+
+    def attempt_ended(self, deployment: Deployment, reason: str) -> None:
+        endpoint = self._exchange.endpoint.value
+        self._metrics.attempts.labels(deployment.provider, endpoint, reason).inc()
+
+
+def _bounded(request: Request, model: Model, default: int | None) -> Request:
+    """The request with a bound on its output: its own if it has one and it fits, else a default.
+
+    Raises:
+        GatewayError: no bound and no default, or a bound beyond the context length.
+    """
+    if request.max_tokens is None:
+        if default is None:
+            raise GatewayError.invalid(
+                "`max_tokens` (or `max_completion_tokens`) is required.",
+                "max_tokens",
+                "missing_required_parameter",
+            )
+        # A default must not push a long prompt over the edge that it would fit under by itself.
+        room = model.context_length - request.prompt_characters // 2
+        return request.bounded(max(1, min(default, room)))
+    if request.max_tokens > model.context_length:
+        raise GatewayError.invalid(
+            f"`max_tokens` is {request.max_tokens}, and the context length of"
+            f" `{model.name}` is {model.context_length} tokens.",
+            "max_tokens",
+            "context_length_exceeded",
+        )
+    return request
+
+
+def _blame(status: int) -> Outcome:
+    if status == 429:
+        return "limited"
+    return "client_error" if status < 500 else "upstream_error"
+
+
+def _log_request(exchange: Exchange, admitted: Admitted) -> None:
+    _log.info(
+        "request",
+        request_id=exchange.id,
+        team_id=admitted.principal.team_id,
+        key_id=admitted.principal.key_id,
+        endpoint=exchange.endpoint.value,
+        model=admitted.model.name,
+        deployment=exchange.deployment_name,
+        outcome=exchange.outcome,
+        error_code=exchange.error_code,
+        attempts=exchange.attempts,
+        input_tokens=exchange.usage.input_tokens,
+        output_tokens=exchange.usage.output_tokens,
+        latency_ms=round((time.monotonic() - exchange.started) * 1000, 3),
+    )
+
+
+def _drop(exchange: Exchange) -> None:
+    """Close the upstream call: it sees its client leave, and stops."""
+    if exchange.upstream is not None:
+        exchange.upstream.close()
+        exchange.upstream = None
+
+
+async def _let_close(response: UpstreamResponse) -> None:
+    """After the end marker an upstream closes its response; then its connection serves again."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            while await response.next():
+                pass
+    except (TimeoutError, BackendError):
+        response.close()

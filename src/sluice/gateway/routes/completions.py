@@ -1,0 +1,25 @@
+"""The data plane: chat, completions and embeddings, as raw ASGI endpoints."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from litestar import asgi
+from litestar.handlers import ASGIRouteHandler
+from litestar.types import Receive, Scope, Send
+
+from sluice.backends.base import Endpoint
+from sluice.gateway.pipeline import Pipeline
+
+
+def completion_routes(pipeline: Pipeline) -> list[ASGIRouteHandler]:
+    """One route for each operation of the data plane."""
+    return [_route(pipeline, endpoint) for endpoint in Endpoint]
+
+
+def _route(pipeline: Pipeline, endpoint: Endpoint) -> ASGIRouteHandler:
+    @asgi(f"/v1/{endpoint.value}", copy_scope=False)
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await pipeline(endpoint, cast("dict[str, Any]", scope), receive, cast("Any", send))
+
+    return serve

@@ -1,0 +1,124 @@
+"""One gateway process: serve until told to stop, then drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import socket
+import time
+import warnings
+from typing import Any
+
+import structlog
+from granian.constants import Interfaces
+from granian.http import HTTP1Settings
+from granian.server.embed import Server
+
+from sluice.gateway.lifeline import Cut
+from sluice.gateway.wiring import Gateway
+
+BACKLOG = 4096
+
+#: After the drain deadline requests are cut; they have this long to settle, in seconds.
+SETTLE_SECONDS = 5.0
+
+_log = structlog.get_logger("sluice")
+
+
+class PortTaken(Exception):
+    """The address can't be listened on; the message says which and why."""
+
+
+def check_port(host: str, port: int) -> None:
+    """See that nobody listens on an address yet.
+
+    The server itself shares its port among processes, and would not notice.
+
+    Raises:
+        PortTaken: somebody does, or the address is not this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        reason = "it is taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise PortTaken(f"can't listen on {host}:{port}: {reason}") from None
+
+
+async def serve_gateway(gateway: Gateway, host: str, port: int, drain_seconds: float) -> None:
+    """Serve until SIGINT or SIGTERM, then drain and stop.
+
+    Draining: new requests are refused with 503, those in progress finish; after `drain_seconds`
+    they are cut, and settle. A second signal cuts them at once.
+    """
+    stop = _StopSignals()
+    await gateway.start()
+    server = create_server(gateway.app, host, port)
+    serving = asyncio.create_task(server.serve())
+    _log.info("gateway listening", host=host, port=port, pid=os.getpid())
+    await stop.wait(serving)
+    gateway.pipeline.draining = True
+    _log.info("gateway draining", in_progress=len(gateway.lifelines))
+    await _until_idle(gateway, stop, drain_seconds)
+    gateway.lifelines.cut_all(Cut.SHUTDOWN)
+    await _until_idle(gateway, stop, SETTLE_SECONDS, hurry=False)
+    await gateway.stop()
+    server.stop()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    _log.info("gateway stopped")
+
+
+def create_server(app: Any, host: str, port: int) -> Server:
+    """A granian server inside this event loop, so that the loop's signals and order are ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Server(
+            app,
+            address=host,
+            port=port,
+            interface=Interfaces.ASGINL,
+            websockets=False,
+            backlog=BACKLOG,
+            backpressure=100_000,
+            log_enabled=False,
+            http1_settings=HTTP1Settings(header_read_timeout=30_000),
+        )
+
+
+async def _until_idle(
+    gateway: Gateway, stop: _StopSignals, seconds: float, hurry: bool = True
+) -> None:
+    deadline = time.monotonic() + seconds
+    while len(gateway.lifelines) and time.monotonic() < deadline and not (hurry and stop.twice):
+        await asyncio.sleep(0.02)
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM, counted."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        self.twice = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+
+    async def wait(self, serving: asyncio.Task[None]) -> None:
+        """Until the first signal, or the server's own end."""
+        asked = asyncio.ensure_future(self._asked.wait())
+        await asyncio.wait({asked, serving}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if serving.done():
+            serving.result()
+
+    def _on_signal(self) -> None:
+        self.twice = self._asked.is_set()
+        self._asked.set()

@@ -1,0 +1,413 @@
+"""Configuration: one YAML file and a few environment variables, strictly checked.
+
+The environment is read here and nowhere else. Secrets stand in the file as `${NAME}` and are
+taken from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from sluice.billing.prices import Price, nano_usd
+from sluice.router.catalog import Capability, Tier
+
+MIN_SECRET_CHARACTERS = 32
+
+
+class ConfigError(Exception):
+    """The configuration can't be used; the message says what is wrong, and where."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class TimeoutSettings(_Strict):
+    """Limits on upstream calls, in seconds."""
+
+    connect: float = Field(5.0, gt=0)
+    first_token: float = Field(120.0, gt=0)
+    between_tokens: float = Field(60.0, gt=0)
+    total: float = Field(600.0, gt=0)
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an http:// or https:// URL")
+    return value
+
+
+class OpenAIProvider(_Strict):
+    """OpenAI, or any server that speaks its protocol at `base_url`."""
+
+    kind: Literal["openai"]
+    api_key: str | None = None
+    base_url: str | None = None
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    timeouts: TimeoutSettings = TimeoutSettings()
+
+    _url = field_validator("base_url")(lambda value: value and _http_url(value))
+
+
+class VLLMProvider(_Strict):
+    """vLLM replicas of one's own."""
+
+    kind: Literal["vllm"]
+    replicas: list[str] = Field(min_length=1)
+    api_key: str | None = None
+    timeouts: TimeoutSettings = TimeoutSettings()
+
+    @field_validator("replicas")
+    @classmethod
+    def _one_replica(cls, value: list[str]) -> list[str]:
+        if len(value) > 1:
+            raise ValueError(
+                "one replica a provider for now; give each its own provider and list them all as"
+                " deployments of the model"
+            )
+        return [_http_url(url) for url in value]
+
+
+class SimulatorProvider(_Strict):
+    """The built-in vLLM look-alike."""
+
+    kind: Literal["simulator"]
+    ttft_ms: float = Field(20.0, ge=0)
+    itl_ms: float = Field(5.0, ge=0)
+    timeouts: TimeoutSettings = TimeoutSettings()
+
+
+Provider = Annotated[OpenAIProvider | VLLMProvider | SimulatorProvider, Field(discriminator="kind")]
+
+
+class PriceSettings(_Strict):
+    """USD per million tokens, as decimal text."""
+
+    input_per_mtok: Decimal
+    output_per_mtok: Decimal = Decimal(0)
+    cached_input_per_mtok: Decimal | None = None
+    cache_write_per_mtok: Decimal | None = None
+
+    @field_validator("*")
+    @classmethod
+    def _exact(cls, value: Decimal | None) -> Decimal | None:
+        if value is not None:
+            nano_usd(value)
+        return value
+
+    def price(self) -> Price:
+        """The same in nano-USD."""
+        return Price.of_usd(
+            self.input_per_mtok,
+            self.output_per_mtok,
+            self.cached_input_per_mtok,
+            self.cache_write_per_mtok,
+        )
+
+
+class DeploymentSettings(_Strict):
+    """Where a model runs."""
+
+    provider: str
+    model: str = Field(min_length=1)
+    weight: int = Field(100, ge=0)
+
+
+class ModelSettings(_Strict):
+    """A model that callers may name."""
+
+    name: str = Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")
+    context_length: int = Field(gt=0)
+    capabilities: list[Capability] = Field(min_length=1)
+    tiers: list[Tier] = Field(default=["interactive", "batch"], min_length=1)
+    price: PriceSettings | None = None
+    default_max_tokens: int | None = Field(None, gt=0)
+    deployments: list[DeploymentSettings] = Field(min_length=1)
+
+
+class ServerSettings(_Strict):
+    """The gateway itself."""
+
+    max_body_bytes: int = Field(32 * 1024 * 1024, gt=0)
+    drain_seconds: float = Field(30.0, ge=0)
+    heartbeat_seconds: float = Field(15.0, gt=0)
+
+
+class Config(_Strict):
+    """The configuration file."""
+
+    providers: dict[str, Provider] = Field(min_length=1)
+    models: list[ModelSettings] = Field(min_length=1)
+    server: ServerSettings = ServerSettings()
+
+    def secrets(self) -> list[str]:
+        """Credentials that must appear in no output."""
+        keys = [getattr(provider, "api_key", None) for provider in self.providers.values()]
+        return [key for key in keys if key]
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAccess:
+    """Where the admin API is, and the key to it."""
+
+    url: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the process takes from its environment.
+
+    Attributes:
+        database_url, redis_url: the servers of `sluice serve` and `sluice billing`.
+        admin_key: bearer of the admin API; None: only admin keys in the database.
+        bootstrap_key: the first team's key, verbatim; None: none is made.
+        spool: directory for usage events while Redis is away.
+        url: the gateway that the administrative commands talk to.
+        is_worker: this process shares its port with siblings under one supervisor.
+        metrics_dir: where siblings' metrics are added up; None for a process on its own.
+    """
+
+    database_url: str | None
+    redis_url: str | None
+    admin_key: str | None
+    bootstrap_key: str | None
+    spool: Path
+    url: str
+    is_worker: bool
+    metrics_dir: Path | None
+
+    def admin_access(self) -> AdminAccess:
+        """How to call the admin API.
+
+        Raises:
+            ConfigError: there is no admin key.
+        """
+        if self.admin_key is None:
+            raise ConfigError("SLUICE_ADMIN_KEY is not set")
+        return AdminAccess(self.url, self.admin_key)
+
+    @classmethod
+    def read(cls, env: Mapping[str, str] | None = None) -> Environment:
+        """From the process's environment, or a given one.
+
+        Raises:
+            ConfigError: a key is too short to be a secret.
+        """
+        values = os.environ if env is None else env
+        for name in ("SLUICE_ADMIN_KEY", "SLUICE_BOOTSTRAP_KEY"):
+            key = values.get(name)
+            if key is not None and len(key) < MIN_SECRET_CHARACTERS:
+                raise ConfigError(f"{name} must have at least {MIN_SECRET_CHARACTERS} characters")
+            if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+                raise ConfigError(f"{name} must be printable ASCII without spaces")
+        return cls(
+            database_url=values.get("SLUICE_DATABASE_URL") or None,
+            redis_url=values.get("SLUICE_REDIS_URL") or None,
+            admin_key=values.get("SLUICE_ADMIN_KEY"),
+            bootstrap_key=values.get("SLUICE_BOOTSTRAP_KEY"),
+            spool=Path(values.get("SLUICE_SPOOL_DIR") or "sluice-spool"),
+            url=(values.get("SLUICE_URL") or "http://127.0.0.1:8080").rstrip("/"),
+            is_worker=values.get("SLUICE_WORKER") == "1",
+            metrics_dir=_path(values.get("PROMETHEUS_MULTIPROC_DIR")),
+        )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def load_config(path: Path | None, env: Mapping[str, str] | None = None) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        path: the YAML file; None for the default (see `default_config`).
+        env: where `${NAME}` is looked up; the process's environment by default.
+
+    Raises:
+        ConfigError: with file, line and path of each fault.
+    """
+    values = os.environ if env is None else env
+    if path is None:
+        return default_config(values)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{path}: can't be read: {reason}") from None
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {_yaml_fault(error)}") from None
+    where = _Lines(str(path), tree)
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must be a mapping with `providers` and `models`")
+    data = _with_environment(data, values, where)
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_faults(error, where))) from None
+    _check_references(config, where)
+    return config
+
+
+def default_config(env: Mapping[str, str]) -> Config:
+    """What runs without a file: OpenAI if its key is in the environment, else the simulator."""
+    if key := env.get("OPENAI_API_KEY"):
+        return _openai_defaults(key, env.get("OPENAI_BASE_URL"))
+    return Config.model_validate(
+        {
+            "providers": {"simulator": {"kind": "simulator"}},
+            "models": [
+                {
+                    "name": "simulator",
+                    "context_length": 8192,
+                    "capabilities": ["chat", "completions", "embeddings"],
+                    "default_max_tokens": 1024,
+                    "deployments": [{"provider": "simulator", "model": "simulator"}],
+                }
+            ],
+        }
+    )
+
+
+#: OpenAI models offered without a configuration file: name, context, USD per Mtok in, cached, out.
+_OPENAI_MODELS = (
+    ("gpt-4o-mini", 128_000, "0.15", "0.075", "0.60"),
+    ("gpt-4o", 128_000, "2.50", "1.25", "10.00"),
+    ("gpt-4.1-mini", 1_047_576, "0.40", "0.10", "1.60"),
+    ("gpt-4.1", 1_047_576, "2.00", "0.50", "8.00"),
+)
+
+
+def _openai_defaults(key: str, base_url: str | None) -> Config:
+    chat = [
+        {
+            "name": name,
+            "context_length": context,
+            "capabilities": ["chat", "tools", "vision", "json_schema"],
+            "price": {
+                "input_per_mtok": price_in,
+                "cached_input_per_mtok": cached,
+                "output_per_mtok": price_out,
+            },
+            "deployments": [{"provider": "openai", "model": name}],
+        }
+        for name, context, price_in, cached, price_out in _OPENAI_MODELS
+    ]
+    embedding = {
+        "name": "text-embedding-3-small",
+        "context_length": 8192,
+        "capabilities": ["embeddings"],
+        "price": {"input_per_mtok": "0.02"},
+        "deployments": [{"provider": "openai", "model": "text-embedding-3-small"}],
+    }
+    return Config.model_validate(
+        {
+            "providers": {"openai": {"kind": "openai", "api_key": key, "base_url": base_url}},
+            "models": [*chat, embedding],
+        }
+    )
+
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def _with_environment(value: Any, env: Mapping[str, str], where: _Lines, *path: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _with_environment(v, env, where, *path, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_with_environment(v, env, where, *path, i) for i, v in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    for name in _VARIABLE.findall(value):
+        if not env.get(name):
+            raise ConfigError(where.fault(path, f"the environment variable {name} is not set"))
+    return _VARIABLE.sub(lambda match: env[match.group(1)], value)
+
+
+def _check_references(config: Config, where: _Lines) -> None:
+    seen: set[str] = set()
+    for index, model in enumerate(config.models):
+        if model.name in seen:
+            raise ConfigError(
+                where.fault(("models", index, "name"), f"`{model.name}` is defined twice")
+            )
+        seen.add(model.name)
+        for position, deployment in enumerate(model.deployments):
+            path = ("models", index, "deployments", position, "provider")
+            if deployment.provider not in config.providers:
+                raise ConfigError(
+                    where.fault(path, f"there is no provider `{deployment.provider}`")
+                )
+        if not any(deployment.weight for deployment in model.deployments):
+            raise ConfigError(
+                where.fault(("models", index, "deployments"), "no deployment has a weight above 0")
+            )
+
+
+class _Lines:
+    """Finds the line of a value in the file, for error messages."""
+
+    def __init__(self, name: str, root: yaml.Node | None) -> None:
+        self._name = name
+        self._root = root
+
+    def fault(self, path: tuple[Any, ...], message: str) -> str:
+        dotted = ".".join(str(part) for part in path)
+        return f"{self._name}:{self._line(path)}: {dotted}: {message}"
+
+    def _line(self, path: tuple[Any, ...]) -> int:
+        node, line = self._root, 1
+        for part in path:
+            found = next((pair for pair in _children(node) if pair[0] == part), None)
+            if found is None:
+                break
+            _, node, line = found
+        return line
+
+
+def _children(node: yaml.Node | None) -> Iterator[tuple[Any, yaml.Node, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield key.value, value, key.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield index, value, value.start_mark.line + 1
+
+
+def _faults(error: ValidationError, where: _Lines) -> list[str]:
+    faults = []
+    for item in error.errors(include_url=False, include_input=False):
+        # a discriminated union puts its tag into the path, which the file doesn't have
+        path = tuple(
+            part
+            for position, part in enumerate(item["loc"])
+            if not (position == 2 and item["loc"][0] == "providers" and part in _KINDS)
+        )
+        message = item["msg"]
+        if item["type"] == "extra_forbidden":
+            message = "unknown field"
+        faults.append(where.fault(path, message.removeprefix("Value error, ")))
+    return faults
+
+
+_KINDS = ("openai", "vllm", "simulator")
+
+
+def _yaml_fault(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    return f"line {mark.line + 1}: {problem}" if mark is not None else problem

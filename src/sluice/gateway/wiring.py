@@ -1,0 +1,215 @@
+"""Where objects are made and joined: one gateway process from its configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import asyncpg
+import structlog
+from litestar import Litestar
+from prometheus_client import disable_created_metrics
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from sluice.backends.base import Backend
+from sluice.backends.openai import OpenAIBackend, OpenAIConfig
+from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
+from sluice.backends.vllm import VLLMBackend, VLLMConfig
+from sluice.billing.recorder import Recorder, RecorderConfig
+from sluice.billing.reports import UsageReports
+from sluice.gateway.app import create_app
+from sluice.gateway.auth import KeyRing, KeySync
+from sluice.gateway.lifeline import Lifelines
+from sluice.gateway.meter import Meter
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline import Pipeline
+from sluice.gateway.routes.access import Access
+from sluice.gateway.routes.admin import admin_router
+from sluice.gateway.routes.completions import completion_routes
+from sluice.gateway.routes.health import Check, health_routes
+from sluice.gateway.routes.models import model_routes
+from sluice.gateway.routes.usage import usage_routes
+from sluice.gateway.secrets import key_hash, redactor
+from sluice.gateway.settings import (
+    Config,
+    Environment,
+    ModelSettings,
+    OpenAIProvider,
+    Provider,
+    VLLMProvider,
+)
+from sluice.gateway.tenancy import Tenancy
+from sluice.router.catalog import Catalog, Deployment, Model, Timeouts
+from sluice.router.dispatch import Dispatcher
+
+#: Bound on output that the first team gets, so that a bare SDK call works.
+FIRST_TEAM_MAX_TOKENS = 1024
+
+_log = structlog.get_logger("sluice")
+
+
+def connect_redis(url: str) -> Redis:
+    """A client that fails at once: what to do then is the caller's to decide."""
+    return Redis.from_url(
+        url,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=5,
+        socket_connect_timeout=1,
+        decode_responses=False,
+    )
+
+
+async def connect_database(url: str) -> asyncpg.Pool:
+    """A pool of connections.
+
+    Raises:
+        asyncpg.PostgresError, OSError: the database can't be reached.
+    """
+    return await asyncpg.create_pool(url, min_size=1, max_size=10, command_timeout=30)
+
+
+def create_backends(config: Config) -> dict[str, Backend]:
+    """The providers' backends, by name."""
+    return {name: _backend(provider) for name, provider in config.providers.items()}
+
+
+def _backend(provider: Provider) -> Backend:
+    connect = provider.timeouts.connect
+    match provider:
+        case OpenAIProvider():
+            return OpenAIBackend(
+                OpenAIConfig(
+                    provider.api_key, provider.base_url, connect, provider.max_tokens_field
+                )
+            )
+        case VLLMProvider():
+            return VLLMBackend(VLLMConfig(provider.replicas[0], provider.api_key, connect))
+        case _:
+            return SimulatorBackend(
+                SimulatorConfig(provider.ttft_ms / 1000, provider.itl_ms / 1000)
+            )
+
+
+def create_catalog(config: Config) -> Catalog:
+    """The catalogue of the configuration."""
+    return Catalog([_model(model, config) for model in config.models], created=int(time.time()))
+
+
+def _model(settings: ModelSettings, config: Config) -> Model:
+    kinds = {config.providers[d.provider].kind for d in settings.deployments}
+    return Model(
+        name=settings.name,
+        context_length=settings.context_length,
+        capabilities=frozenset(settings.capabilities),
+        tiers=frozenset(settings.tiers),
+        deployments=tuple(
+            Deployment(d.provider, d.model, d.weight, _timeouts(config.providers[d.provider]))
+            for d in settings.deployments
+        ),
+        default_max_tokens=settings.default_max_tokens,
+        owned_by="sluice-simulator" if kinds == {"simulator"} else "/".join(sorted(kinds)),
+    )
+
+
+def _timeouts(provider: Provider) -> Timeouts:
+    given = provider.timeouts
+    return Timeouts(given.first_token, given.between_tokens, given.total)
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One gateway process: its application, and what starts and stops with it."""
+
+    app: Litestar
+    pipeline: Pipeline
+    lifelines: Lifelines
+    recorder: Recorder
+    keys: KeySync
+    backends: Mapping[str, Backend]
+    pool: asyncpg.Pool
+    redis: Redis
+
+    async def start(self) -> None:
+        """Load the keys and begin the background work."""
+        await self.keys.start()
+        await self.recorder.start()
+        await self.lifelines.start()
+
+    async def stop(self) -> None:
+        """Commit what is pending, then let go of everything."""
+        await self.lifelines.stop()
+        await self.recorder.stop()
+        await self.keys.stop()
+        for backend in self.backends.values():
+            await backend.close()
+        await self.redis.aclose()
+        self.pool.terminate()
+
+
+def create_gateway(
+    config: Config, environment: Environment, pool: asyncpg.Pool, redis: Redis
+) -> Gateway:
+    """Join one gateway's parts; nothing runs until `start`."""
+    disable_created_metrics()
+    metrics = Metrics(environment.metrics_dir)
+    tenancy = Tenancy(pool)
+    ring = KeyRing()
+    if environment.admin_key is not None:
+        ring.admit_admins({key_hash(environment.admin_key)})
+    sync = KeySync(ring, tenancy, metrics.staleness.set)
+    recorder = Recorder(redis, RecorderConfig(environment.spool), metrics)
+    lifelines = Lifelines(config.server.heartbeat_seconds, metrics.loop_lag.set)
+    catalog = create_catalog(config)
+    backends = create_backends(config)
+    pipeline = Pipeline(
+        keys=ring,
+        catalog=catalog,
+        dispatcher=Dispatcher(backends, redactor(config.secrets())),
+        meter=Meter({m.name: m.price.price() for m in config.models if m.price is not None}),
+        recorder=recorder,
+        lifelines=lifelines,
+        metrics=metrics,
+        max_body_bytes=config.server.max_body_bytes,
+    )
+    access = Access(ring)
+    routes = [
+        *completion_routes(pipeline),
+        *model_routes(catalog, access),
+        *usage_routes(UsageReports(pool), tenancy, access),
+        admin_router(tenancy, access),
+        *health_routes(
+            _checks(pipeline, pool, redis, recorder), frozenset({"gateway"}), metrics.render
+        ),
+    ]
+    return Gateway(create_app(routes), pipeline, lifelines, recorder, sync, backends, pool, redis)
+
+
+def _checks(
+    pipeline: Pipeline, pool: asyncpg.Pool, redis: Redis, recorder: Recorder
+) -> dict[str, Check]:
+    async def gateway() -> str | None:
+        return "draining" if pipeline.draining else None
+
+    async def postgres() -> str | None:
+        try:
+            await pool.fetchval("SELECT 1", timeout=2)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            return f"unreachable: {type(error).__name__}; keys and usage reports are not updated"
+        return None
+
+    async def usage_stream() -> str | None:
+        try:
+            await redis.ping()
+        except (RedisError, OSError, TimeoutError) as error:
+            return f"unreachable: {type(error).__name__}; usage events go to the spool"
+        return (
+            "resting after a failure; usage events go to the spool"
+            if recorder.stream_away
+            else None
+        )
+
+    return {"gateway": gateway, "postgres": postgres, "redis": usage_stream}

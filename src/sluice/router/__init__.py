@@ -1,0 +1,1 @@
+"""Which model, which deployment, which replica: decided on values, then dispatched."""

@@ -1,0 +1,102 @@
+"""The catalogue: models that may be asked for, and the deployments that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice.backends.base import Endpoint
+
+Capability = Literal[
+    "chat", "completions", "embeddings", "tools", "vision", "json_schema", "reasoning"
+]
+Tier = Literal["interactive", "batch"]
+
+#: What a model must be capable of to be asked for at an endpoint.
+NEEDED: Mapping[Endpoint, Capability] = {
+    Endpoint.CHAT: "chat",
+    Endpoint.COMPLETIONS: "completions",
+    Endpoint.EMBEDDINGS: "embeddings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Limits on one upstream call, in seconds.
+
+    Attributes:
+        first_token: from sending to the first generated token, or to the whole answer where it
+            is not streamed.
+        between_tokens: between two pieces of a stream.
+        total: on the whole call.
+    """
+
+    first_token: float = 120.0
+    between_tokens: float = 60.0
+    total: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model as one provider serves it.
+
+    Attributes:
+        provider: the provider's name in the configuration.
+        model: the provider's name of the model.
+        weight: share of the traffic among the model's deployments.
+        timeouts: limits on calls.
+    """
+
+    provider: str
+    model: str
+    weight: int = 100
+    timeouts: Timeouts = Timeouts()
+
+    @property
+    def name(self) -> str:
+        """`provider/model`, as records and logs have it."""
+        return f"{self.provider}/{self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that callers may name.
+
+    Attributes:
+        name: the alias that callers use.
+        context_length: tokens of prompt and output together.
+        capabilities: what it can do.
+        tiers: which tiers may use it.
+        deployments: where it runs.
+        default_max_tokens: bound on output for requests that give none; None: they must.
+        owned_by: what `GET /v1/models` says.
+    """
+
+    name: str
+    context_length: int
+    capabilities: frozenset[Capability]
+    tiers: frozenset[Tier]
+    deployments: tuple[Deployment, ...]
+    default_max_tokens: int | None = None
+    owned_by: str = "sluice"
+
+
+class Catalog:
+    """The models by name."""
+
+    def __init__(self, models: Iterable[Model], created: int) -> None:
+        """Args:
+        models: in the order in which they are listed.
+        created: when the catalogue was loaded, seconds since the epoch.
+        """
+        self._models = {model.name: model for model in models}
+        self.created = created
+
+    def get(self, name: str) -> Model | None:
+        """The model of a name, or None."""
+        return self._models.get(name)
+
+    def models(self) -> list[Model]:
+        """All models, in the order of the configuration."""
+        return list(self._models.values())

@@ -1,0 +1,235 @@
+"""Requests of the OpenAI dialect: what the gateway reads of them, and how they go upstream.
+
+Only members that the gateway acts on are looked at; the rest belongs to the upstream and passes
+byte for byte, unknown members included. What would steer the gateway's own upstream calls
+(addresses, credentials) is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from sluice.wire.errors import InvalidRequest
+from sluice.wire.objects import MalformedJSON, RawObject, decode_object, encode, raw
+
+T = TypeVar("T")
+
+TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
+
+#: Members that belong to the gateway: read, then taken out before dispatch.
+OURS = ("x-tier", "x-team-id")
+
+#: Members by which a caller would choose where, or with whose credential, a call goes.
+REFUSED = frozenset(
+    {
+        "api_base",
+        "api_key",
+        "api_type",
+        "api_version",
+        "azure_endpoint",
+        "base_url",
+        "custom_llm_provider",
+        "extra_headers",
+        "kv_transfer_params",  # vLLM connects to the host that it names
+        "litellm_params",
+        "model_list",
+        "organization",
+    }
+)
+
+
+class StreamOptions(msgspec.Struct):
+    """`stream_options`, as far as the gateway reads it."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A data-plane request, checked.
+
+    Attributes:
+        members: the body's members as they came, without the gateway's own.
+        model: the model asked for.
+        stream: server-sent events are asked for.
+        stream_options: the client's own.
+        max_tokens: the bound on output tokens, under whichever name it came; None if absent.
+        tier: `x-tier` of the body, or None.
+        team_id: `x-team-id` of the body, or None.
+        prompt_characters: length of the prompt's JSON text.
+    """
+
+    members: RawObject
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    tier: str | None = None
+    team_id: str | None = None
+    prompt_characters: int = 0
+
+    def bounded(self, max_tokens: int) -> Request:
+        """The same request with a bound on its output."""
+        return replace(self, max_tokens=max_tokens)
+
+    def with_member(self, name: str, value: Any) -> Request:
+        """The same request with a member set."""
+        return replace(self, members={**self.members, name: raw(value)})
+
+
+def read_request(body: bytes, prompt: str) -> Request:
+    """Read a body.
+
+    Args:
+        body: the JSON text.
+        prompt: the member that holds the prompt: `messages`, `prompt` or `input`.
+
+    Raises:
+        InvalidRequest: with the parameter named.
+    """
+    try:
+        members = decode_object(body)
+    except MalformedJSON as error:
+        raise InvalidRequest(
+            f"the body is not a valid JSON object: {error}", code="invalid_json"
+        ) from None
+    for name in members:
+        if name in REFUSED:
+            raise InvalidRequest(
+                f"`{name}` can't be set by a caller", name, "unsupported_parameter"
+            )
+    stream = _member(members, "stream", bool) or False
+    options = _member(members, "stream_options", StreamOptions)
+    if options is not None and not stream:
+        raise InvalidRequest(
+            "`stream_options` is only allowed when `stream` is true", "stream_options"
+        )
+    request = Request(
+        members=members,
+        model=_required(members, "model", str),
+        stream=stream,
+        stream_options=options,
+        max_tokens=_token_limit(members),
+        tier=_member(members, "x-tier", str),
+        team_id=_member(members, "x-team-id", str),
+        prompt_characters=len(bytes(members.get(prompt, msgspec.Raw(b"")))),
+    )
+    for name in OURS:
+        members.pop(name, None)
+    return request
+
+
+def check_chat(request: Request) -> None:
+    """Refuse a chat request whose messages can't be any.
+
+    Raises:
+        InvalidRequest: naming the member.
+    """
+    messages = _required(request.members, "messages", list[Message])
+    if not messages:
+        raise InvalidRequest("`messages` must hold at least one message", "messages")
+    _positive(request.members, "n")
+
+
+def check_completion(request: Request) -> None:
+    """Refuse a legacy completion without a prompt.
+
+    Raises:
+        InvalidRequest: naming the member.
+    """
+    _required(
+        request.members,
+        "prompt",
+        str | list[str] | list[int] | list[list[int]],  # type: ignore[arg-type]
+    )
+    _positive(request.members, "n")
+
+
+class Message(msgspec.Struct):
+    """A message, as far as the gateway insists on its form."""
+
+    role: str
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def upstream_body(
+    request: Request,
+    model: str,
+    token_limit: str | None,
+    streamed_usage: Mapping[str, bool] | None,
+) -> bytes:
+    """The body as it goes upstream.
+
+    Args:
+        request: the checked request.
+        model: the upstream's model name.
+        token_limit: the name under which this upstream takes the bound on output tokens; None
+            where the operation has none.
+        streamed_usage: `stream_options` by which this upstream reports usage in a stream.
+    """
+    members = dict(request.members)
+    members["model"] = raw(model)
+    if token_limit is not None and request.max_tokens is not None:
+        for name in TOKEN_LIMITS:
+            members.pop(name, None)
+        members[token_limit] = raw(request.max_tokens)
+    if request.stream and streamed_usage:
+        asked = msgspec.json.decode(members.get("stream_options", b"null")) or {}
+        members["stream_options"] = raw({**asked, **streamed_usage})
+    return encode(members)
+
+
+def _token_limit(members: RawObject) -> int | None:
+    """The bound on output tokens; `max_completion_tokens` wins where both are given."""
+    for name in TOKEN_LIMITS:
+        value = _member(members, name, int)
+        if value is not None:
+            if value < 1:
+                raise InvalidRequest(f"`{name}` must be at least 1", name)
+            return value
+    return None
+
+
+def _positive(members: RawObject, name: str) -> None:
+    value = _member(members, name, int)
+    if value is not None and value < 1:
+        raise InvalidRequest(f"`{name}` must be at least 1", name)
+
+
+def _member(members: RawObject, name: str, kind: type[T]) -> T | None:
+    """A member of the given type; None where it is absent or null."""
+    text = members.get(name)
+    if text is None or bytes(text) == b"null":
+        return None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"`{name}` is invalid: {_reason(error)}", name) from None
+    except RecursionError:
+        raise InvalidRequest(f"`{name}` is nested too deeply", name) from None
+
+
+def _required(members: RawObject, name: str, kind: type[T]) -> T:
+    value = _member(members, name, kind)
+    if value is None:
+        raise InvalidRequest(f"`{name}` is required", name, "missing_required_parameter")
+    return value
+
+
+def member(members: RawObject, name: str, kind: Any) -> Any:
+    """A member decoded as a type, for checks of single operations; None where absent or null.
+
+    Raises:
+        InvalidRequest: the member has another type.
+    """
+    return _member(members, name, kind)
+
+
+def _reason(error: msgspec.DecodeError) -> str:
+    """msgspec's text, which counts from the member itself."""
+    return str(error).replace("`$", "`").replace(" - at ``", "")
