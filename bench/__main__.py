@@ -1,6 +1,7 @@
 """The command line: `python -m bench`."""
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -92,6 +93,8 @@ def _measure(args: argparse.Namespace, logs: Path) -> list[str]:
 def main() -> int:
     """Run the benchmark; 1 if a figure can't be trusted."""
     args = _arguments()
+    # So that a stopped run stops its servers: they are in sessions of their own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as scratch:
         logs = args.logs or Path(scratch)
         logs.mkdir(parents=True, exist_ok=True)

@@ -150,7 +150,7 @@ class Run:
             for lane in lanes:
                 self._note(subject, lane)
             yield lanes
-        except BenchError as error:
+        except (BenchError, OSError, subprocess.TimeoutExpired) as error:
             self._fail(f"{subject.name}: {error}")
         finally:
             subject.stop()

@@ -280,7 +280,7 @@ def test_katan_fails_on_demand(katan_python: Path, tmp_path: Path) -> None:
 def test_an_engine_that_dies_says_why(katan_python: Path, tmp_path: Path) -> None:
     engine = KatanEngine(katan_python, log=tmp_path / "log", extra_args=["--no-such-flag"])
 
-    with pytest.raises(EngineError, match="No such option.*--no-such-flag"):
+    with pytest.raises(EngineError, match=r"No such option.*--no-such-flag"):
         engine.start()
 
 

@@ -24,12 +24,13 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, logging
 
 #: Written last; holds this script's checksum, so that a model of an older script is built anew.
 MARKER = "complete"
 SEED = 20240229
 VOCABULARY_SIZE = 4096
+MAX_POSITIONS = 4096
 BEGIN, END = "<|begin|>", "<|end|>"
 BEGIN_ID, END_ID = 0, 1
 
@@ -125,7 +126,7 @@ def _save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
         tokenizer_object=tokenizer,
         bos_token=BEGIN,
         eos_token=END,
-        model_max_length=VOCABULARY_SIZE,
+        model_max_length=MAX_POSITIONS,
         clean_up_tokenization_spaces=False,
     )
     wrapped.chat_template = CHAT_TEMPLATE
@@ -133,6 +134,7 @@ def _save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
 
 
 def _save_model(directory: Path, *, silenced: list[int]) -> None:
+    logging.disable_progress_bar()
     torch.manual_seed(SEED)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -143,7 +145,7 @@ def _save_model(directory: Path, *, silenced: list[int]) -> None:
             num_attention_heads=4,
             num_key_value_heads=2,
             head_dim=64,
-            max_position_embeddings=4096,
+            max_position_embeddings=MAX_POSITIONS,
             bos_token_id=BEGIN_ID,
             eos_token_id=END_ID,
             tie_word_embeddings=False,
