@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from bench import answers, wrk
 from bench.errors import BenchError
@@ -120,36 +121,30 @@ class Run:
         for number in range(1, rounds + 1):
             for subject in self._subjects:
                 say(f"round {number} of {rounds}: {subject.name}")
-                with self._started(subject) as lanes:
-                    for lane in lanes:
-                        for kind in KINDS:
-                            duration = _WARM_UP_SECONDS if kind is WARM_UP else seconds
-                            self._load(subject, lane, kind, number, duration)
+                self._turn(subject, partial(self._all_loads, subject, number, seconds))
 
     def hold(self, streams: int) -> None:
         """The held streams, on each subject that can."""
         for subject in self._subjects:
             # A fresh process for each lane: what a first lane left would flatter a second.
             for index in range(subject.lanes if subject.holds else 0):
-                with self._started(subject) as lanes:
-                    say(f"{streams} held streams: {lanes[index].label}")
-                    self._hold(subject, lanes[index], streams)
+                say(f"{streams} held streams: {subject.name}, lane {index + 1}")
+                self._turn(subject, partial(self._hold, subject, streams, index))
 
     def close(self) -> None:
         """Stop what subjects kept running."""
         for subject in self._subjects:
             subject.close()
 
-    @contextmanager
-    def _started(self, subject: Subject) -> Iterator[list[Lane]]:
-        """The lanes of a running subject. A failure ends this subject's turn, not the run."""
+    def _turn(self, subject: Subject, measure: Callable[[list[Lane]], None]) -> None:
+        """Start, measure, stop. A failure ends this subject's turn, not the run."""
         self.results.busy_before.append(round(busy_share(_LOOK_AROUND_SECONDS), 3))
         try:
             lanes = subject.start(self._upstream)
             time.sleep(_IDLE_SECONDS)
             for lane in lanes:
                 self._note(subject, lane)
-            yield lanes
+            measure(lanes)
         except (BenchError, OSError, subprocess.TimeoutExpired) as error:
             self._fail(f"{subject.name}: {error}")
         finally:
@@ -166,6 +161,12 @@ class Run:
         say(f"FAILED: {message}")
         self.results.failures.append(message)
 
+    def _all_loads(self, subject: Subject, number: int, seconds: int, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            for kind in KINDS:
+                duration = _WARM_UP_SECONDS if kind is WARM_UP else seconds
+                self._load(subject, lane, kind, number, duration)
+
     def _load(self, subject: Subject, lane: Lane, kind: Kind, number: int, seconds: int) -> None:
         question = kind.question(lane.endpoint.model)
         load = wrk.run(lane.endpoint, question, kind.connections, seconds)
@@ -175,7 +176,8 @@ class Run:
             self._fail(f"{lane.label}, {kind.name}: {error}")
         self.results.loads.append(LoadRun(number, lane.label, kind.name, load, usage, error))
 
-    def _hold(self, subject: Subject, lane: Lane, streams: int) -> None:
+    def _hold(self, subject: Subject, streams: int, index: int, lanes: list[Lane]) -> None:
+        lane = lanes[index]
         before = subject.resident_bytes()
         with most_memory(subject) as most:
             held = self._held_streams(lane, streams)

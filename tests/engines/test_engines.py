@@ -113,16 +113,17 @@ def test_vllm_streams_the_same_answer_and_its_usage_last(vllm: OpenAI) -> None:
 
 @pytest.mark.vllm
 def test_vllm_answers_different_prompts_differently(vllm: OpenAI) -> None:
+    prompts = ["hello there", "hello here", "why?", "one two three four", "the end"]
     answers = {
         vllm.chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": f"prompt {number}"}], max_tokens=8
+            model="tiny", messages=[{"role": "user", "content": prompt}], max_tokens=20
         )
         .choices[0]
         .message.content
-        for number in range(8)
+        for prompt in prompts
     }
 
-    assert len(answers) == 8
+    assert len(answers) == len(prompts)
 
 
 @pytest.mark.vllm

@@ -149,17 +149,19 @@ def _save_model(directory: Path, *, silenced: list[int]) -> None:
             bos_token_id=BEGIN_ID,
             eos_token_id=END_ID,
             tie_word_embeddings=False,
+            # Wide enough for the context, not only the last token, to decide the next one.
+            initializer_range=0.06,
         )
     )
     with torch.no_grad():
         # One dimension that all tokens share, no layer changes and only the silenced tokens read:
         # a bias, which Llama's output layer hasn't got.
-        model.model.embed_tokens.weight[:, 0] = 0.3
+        model.model.embed_tokens.weight[:, 0] = 1.0
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = 0.0
             layer.mlp.down_proj.weight[0] = 0.0
         model.lm_head.weight[:, 0] = 0.0
-        model.lm_head.weight[silenced, 0] = -20.0
+        model.lm_head.weight[silenced, 0] = -60.0
     model.to(torch.bfloat16).save_pretrained(directory)
 
 

@@ -29,6 +29,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log = structlog.get_logger("sluice.billing")
 
+#: What an event that can't be stored raises, here or in Postgres.
+_REFUSALS = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    ValueError,
+    OverflowError,
+)
+
 _INSERT = """
 WITH fresh AS (
     INSERT INTO usage_records (
@@ -81,10 +89,11 @@ class Ledger:
             asyncpg.PostgresConnectionError, OSError: the database is away; nothing is stored
                 or everything, try again.
         """
-        events = list({event.request_id: event for event in events}.values())
+        once = {event.request_id: event for event in events}
+        events = [once[request_id] for request_id in sorted(once)]  # equal order: no deadlocks
         try:
             await self._insert(events)
-        except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, ValueError) as error:
+        except _REFUSALS as error:
             if len(events) == 1:
                 await self.reject(msgspec.json.encode(events[0]).decode(), str(error))
                 return

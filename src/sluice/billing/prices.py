@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 
 from sluice.wire.usage import Usage
 
@@ -69,8 +70,8 @@ def nano_usd(usd: Decimal) -> int:
     Raises:
         ValueError: negative, or finer than a nano-USD.
     """
-    nano = usd * NANO
-    if usd < 0 or nano != nano.to_integral_value():
+    nano = Fraction(usd) * NANO if usd.is_finite() else None
+    if nano is None or nano < 0 or nano.denominator != 1:
         raise ValueError(f"{usd} must be zero or more, with at most 9 decimals")
     return int(nano)
 

@@ -130,13 +130,17 @@ class UsageReports:
             request_id: the `x-request-id` of the answer.
             team_id: only if it is this team's; None for any.
         """
+        try:
+            around = _around(request_id)
+        except OverflowError:  # no UUIDv7, hence none of ours
+            return UsageRecords(data=[], has_more=False, next=None)
         rows = await self._pool.fetch(
             f"SELECT {_COLUMNS} FROM usage_records"
             " WHERE request_id = $1 AND ($2::uuid IS NULL OR team_id = $2)"
             " AND time BETWEEN $3 AND $4",
             request_id,
             team_id,
-            *_around(request_id),
+            *around,
         )
         return UsageRecords(data=[_record(row) for row in rows], has_more=False, next=None)
 
@@ -212,6 +216,6 @@ def _read_cursor(cursor: str) -> tuple[datetime, UUID]:
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
         time, _, request_id = text.partition("|")
-        return datetime.fromisoformat(time), UUID(request_id)
-    except (binascii.Error, ValueError) as error:
+        return datetime.fromisoformat(time).astimezone(UTC), UUID(request_id)
+    except (binascii.Error, ValueError, OverflowError) as error:
         raise InvalidCursor("the cursor is not one that a page gave") from error

@@ -34,9 +34,13 @@ class Spool:
         """
         descriptor = self._open() if self._descriptor is None else self._descriptor
         view = memoryview(group + b"\n")
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fdatasync(descriptor)
+        try:
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fdatasync(descriptor)
+        except OSError:
+            self.close()  # the next group must not be written behind half a line
+            raise
 
     def take(self) -> list[Path]:
         """Files ready to be replayed: this writer's own, which it gives up, and orphans.
@@ -58,10 +62,12 @@ class Spool:
 
     def _open(self) -> int:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._path = self._directory / f"{uuid_utils.uuid7()}{SUFFIX}"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path = self._directory / f"{uuid_utils.uuid7()}{SUFFIX}"
+        unlocked = path.with_suffix(".new")  # others must not find it before it is locked
+        descriptor = os.open(unlocked, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._descriptor = descriptor
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unlocked.rename(path)
         folder = os.open(self._directory, os.O_RDONLY)
         try:
             os.fsync(folder)  # the file's name must survive a crash too

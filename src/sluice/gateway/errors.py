@@ -152,11 +152,15 @@ def _limited(failure: UpstreamFailure) -> GatewayError:
     return GatewayError(429, ErrorDetail(detail.message, kind, None, code), headers)
 
 
+#: How upstreams say that a request doesn't fit the model's context, in lower case.
+_OVERFLOWS = ("maximum context length", "prompt is too long", "exceed context limit")
+
+
 def _callers(status: int, detail: ErrorDetail) -> ErrorDetail:
     """vLLM and others have type names of their own and put the status where the code belongs."""
     code = detail.code
     text = detail.message.lower()
-    if status == 400 and ("maximum context length" in text or "prompt is too long" in text):
+    if status == 400 and any(wording in text for wording in _OVERFLOWS):
         code = "context_length_exceeded"
     elif code is not None and code.isdigit():
         code = "model_not_found" if status == 404 else None
@@ -182,20 +186,23 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
     Garbage counts as absent; waits are capped at `MAX_RETRY_AFTER_SECONDS`.
     """
-    seconds = _number(headers.get("retry-after-ms"), 1000) or _number(headers.get("retry-after"))
+    seconds = _number(headers.get("retry-after-ms"), 1000)
+    if seconds is None:
+        seconds = _number(headers.get("retry-after"))
     if seconds is None and (text := headers.get("retry-after")):
         try:
             date = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None:
         return None
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
 def _number(text: str | None, divisor: float = 1) -> float | None:
     try:
-        return float(text) / divisor if text else None
+        number = float(text) / divisor if text else None
     except ValueError:
         return None
+    return number if number is not None and math.isfinite(number) else None

@@ -37,8 +37,10 @@ def redactor(known: Sequence[str]) -> Callable[[str], str]:
         known: the exact credentials that must not appear.
     """
 
+    longest_first = sorted(known, key=len, reverse=True)  # one may be the beginning of another
+
     def redact(text: str) -> str:
-        for secret in known:
+        for secret in longest_first:
             text = text.replace(secret, "[redacted]")
         return _BEARER.sub(r"\1[redacted]", _IN_URL.sub(r"\1[redacted]", text))
 

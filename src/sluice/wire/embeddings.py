@@ -11,12 +11,13 @@ import msgspec
 
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.objects import encode
-from sluice.wire.request import Request, member
+from sluice.wire.request import Request, member, texts
 
 MAX_INPUTS = 2048
 
 Encoding = Literal["float", "base64"]
-Input = str | list[str] | list[int] | list[list[int]]
+#: msgspec takes one array type in a union; `check_embeddings` sees that items are of one kind.
+Input = str | list[str | int | list[int]]
 
 
 class Item(msgspec.Struct):
@@ -44,13 +45,13 @@ def check_embeddings(request: Request) -> Encoding:
         raise InvalidRequest("`encoding_format` must be float or base64", "encoding_format")
     if request.stream:
         raise InvalidRequest("embeddings have no stream", "stream", "unsupported_parameter")
-    value: Input | None = member(request.members, "input", Input)
-    if value is None:
-        raise InvalidRequest("`input` is required", "input", "missing_required_parameter")
-    many = isinstance(value, list) and not (value and isinstance(value[0], int))
-    inputs = value if many else [value]
+    inputs = texts(request.members, "input")
     if not inputs:
         raise InvalidRequest("`input` must not be empty", "input")
+    if len({type(item) for item in inputs}) > 1:
+        raise InvalidRequest("`input` mixes strings and tokens", "input")
+    if isinstance(inputs[0], int):  # the tokens of one text
+        return "base64" if encoding == "base64" else "float"
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(f"`input` has {len(inputs)} items, at most {MAX_INPUTS}", "input")
     for position, item in enumerate(inputs):

@@ -142,12 +142,24 @@ def check_completion(request: Request) -> None:
     Raises:
         InvalidRequest: naming the member.
     """
-    _required(
-        request.members,
-        "prompt",
-        str | list[str] | list[int] | list[list[int]],  # type: ignore[arg-type]
-    )
+    texts(request.members, "prompt")
     _positive(request.members, "n")
+
+
+def texts(members: RawObject, name: str) -> list[Any]:
+    """A member that is one text or several, each a string or an array of tokens.
+
+    Raises:
+        InvalidRequest: it is absent, or anything else.
+    """
+    value = _required(members, name, str | list[Any])  # type: ignore[arg-type]
+    if isinstance(value, str) or (value and isinstance(value[0], int)):
+        value = [value]
+    if all(isinstance(item, str) for item in value):
+        return value
+    if all(isinstance(item, list) and all(type(token) is int for token in item) for item in value):
+        return value
+    raise InvalidRequest(f"`{name}` must be text, token ids, or a list of either", name)
 
 
 class Message(msgspec.Struct):

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
+_BOM = b"\xef\xbb\xbf"
+
 
 class SSEError(ValueError):
     """An event grew past the size that the parser accepts."""
@@ -33,11 +35,12 @@ def encode(data: bytes, name: bytes = b"") -> bytes:
 class Parser:
     """Turns a byte stream, fed in pieces of any size, into events."""
 
-    __slots__ = ("_after_cr", "_buffer", "_max", "_started")
+    __slots__ = ("_after_cr", "_buffer", "_max", "_start", "_started")
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._buffer = b""
         self._after_cr = False
+        self._start = b""
         self._started = False
         self._max = max_event_bytes
 
@@ -58,16 +61,20 @@ class Parser:
 
     def flush(self) -> list[Event]:
         """At the end of the input: the last event, if its closing blank line was left out."""
-        block, self._buffer = self._buffer, b""
+        block, self._buffer = self._buffer + (b"" if self._started else self._start), b""
         event = _parse_block(block)
         return [] if event is None else [event]
 
     def _normalise(self, piece: bytes) -> bytes:
         """Line ends become LF. A CR at the very end may be half of a CRLF: its LF is
         swallowed when it comes."""
-        if not self._started and piece:
+        if not self._started:
+            piece = self._start + piece
+            if len(piece) < len(_BOM) and _BOM.startswith(piece):
+                self._start = piece
+                return b""
             self._started = True
-            piece = piece.removeprefix(b"\xef\xbb\xbf")
+            piece = piece.removeprefix(_BOM)
         if self._after_cr and piece:
             piece = piece.removeprefix(b"\n")
             self._after_cr = False

@@ -13,7 +13,7 @@ import msgspec
 
 from sluice.wire import sse
 from sluice.wire.errors import ErrorDetail, read_error
-from sluice.wire.objects import decode_object, encode, raw
+from sluice.wire.objects import MalformedJSON, decode_object, encode, raw
 from sluice.wire.usage import Usage, UsageBody, estimate_tokens
 
 DONE = b"[DONE]"
@@ -175,22 +175,26 @@ class CompletionStream:
 
     def _take(self, event: sse.Event) -> bytes:
         try:
-            chunk = _decode_chunk(event.data)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return self._take_chunk(event.data.replace(b"\n", b" "))  # JSON on several lines
+        except (msgspec.DecodeError, MalformedJSON, RecursionError, UnicodeDecodeError):
             self.failure = ErrorDetail(_UNREADABLE, code="upstream_invalid_response")
             return b""
+
+    def _take_chunk(self, data: bytes) -> bytes:
+        chunk = _decode_chunk(data)
         if bytes(chunk.error) != b"null":
-            self.failure = read_error(event.data) or ErrorDetail(_UNREADABLE)
+            self.failure = read_error(data) or ErrorDetail(_UNREADABLE)
             return b""
         if not self._note_choices(chunk.choices or []):
             return b""
         if chunk.usage is not None:
             self._usage = chunk.usage.usage()
             if not chunk.choices:
-                self._usage_event = self._edited(event.data, chunk)
+                self._usage_event = self._edited(data, chunk)
                 return b""
-        self._last_chunk = event.data
-        return self._edited(event.data, chunk)
+        out = self._edited(data, chunk)
+        self._last_chunk = data
+        return out
 
     def _note_choices(self, choices: list[ChunkChoice]) -> bool:
         for choice in choices:
@@ -229,7 +233,10 @@ class CompletionStream:
     def _own_usage_event(self) -> bytes:
         """For upstreams that report usage on a chunk with choices: the chunk that clients
         expect, with the stream's own id and date."""
-        members = decode_object(self._last_chunk) if self._last_chunk else {}
+        try:
+            members = decode_object(self._last_chunk) if self._last_chunk else {}
+        except MalformedJSON:
+            members = {}
         usage = self._usage or Usage()
         members["model"] = raw(self._view.model)
         members["choices"] = raw([])

@@ -44,13 +44,15 @@ class UsageBody(msgspec.Struct):
     prompt_tokens_details: PromptDetails | None = None
 
     def usage(self) -> Usage:
-        """The same as our own value."""
+        """The same as our own value; a count below zero is none."""
         details = self.prompt_tokens_details or PromptDetails()
         return Usage(
-            input_tokens=self.prompt_tokens or 0,
-            cached_input_tokens=details.cached_tokens or 0,
-            cache_write_tokens=details.cache_write_tokens or details.created_cache_tokens or 0,
-            output_tokens=self.completion_tokens or 0,
+            input_tokens=max(self.prompt_tokens or 0, 0),
+            cached_input_tokens=max(details.cached_tokens or 0, 0),
+            cache_write_tokens=max(
+                details.cache_write_tokens or details.created_cache_tokens or 0, 0
+            ),
+            output_tokens=max(self.completion_tokens or 0, 0),
         )
 
 

@@ -1,0 +1,1 @@
+"""Durability drills: real processes, killed and stopped under load; then the books are compared."""

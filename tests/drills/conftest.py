@@ -1,0 +1,26 @@
+"""Fixtures of the drills."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drills.site import Site
+from tests.servers import RunningServer
+
+
+@pytest.fixture
+def site(
+    postgres_server: Callable[[], RunningServer],
+    valkey_server: Callable[[], RunningServer],
+    tmp_path: Path,
+) -> Iterator[Site]:
+    """An installation of the test's own, running."""
+    with contextlib.ExitStack() as stack:
+        running = Site(postgres_server(), valkey_server(), tmp_path)
+        stack.callback(running.close)
+        running.start()
+        yield running

@@ -1,0 +1,66 @@
+"""Postgres stopped and killed under load: the request path never notices, and rows come later."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.drills.load import Crowd, moments
+from tests.drills.site import Site
+from tests.harness.gateway import ADMIN_KEY, TEAM_KEY
+from tests.harness.polling import eventually
+
+pytestmark = pytest.mark.slow
+
+CONTROL_PLANE = [
+    ("GET", "/v1/usage", TEAM_KEY),
+    ("GET", "/v1/usage/records", TEAM_KEY),
+    ("GET", "/admin/teams", ADMIN_KEY),
+    ("POST", "/admin/teams/default/keys", ADMIN_KEY),
+]
+
+
+@pytest.mark.parametrize("blow", ["stop", "kill"])
+def test_postgres_goes_and_comes_back_under_load(site: Site, blow: str) -> None:
+    with Crowd(
+        site.gateway.url, TEAM_KEY, "paced", clients=100, seed=10, keep_connections=False
+    ) as crowd:
+        for answers in moments(10, count=4, least=50, most=200):
+            crowd.wait_for_more(answers)
+            getattr(site.postgres, blow)()
+            crowd.wait_for_more(answers)
+            for method, path, key in CONTROL_PLANE:
+                _answers_that_it_is_away(site.gateway.request(method, path, {}, key))
+            assert site.queued() > 0
+            site.postgres.start()
+        crowd.wait_for_more(100)
+    assert not crowd.faults
+    audit = site.check(crowd.answers, f"postgres {blow} four times")
+    assert audit.rows == audit.complete == audit.sent
+    for method, path, key in CONTROL_PLANE:
+        assert site.gateway.request(method, path, {}, key).status_code < 300
+
+
+def test_a_key_made_after_postgres_came_back_is_known(site: Site) -> None:
+    site.postgres.kill()
+    ready = site.gateway.request("GET", "/health/ready")
+    assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
+    site.postgres.start()
+    made = eventually(lambda: _created(site), 15)
+    body = {"model": "paced", "max_tokens": 2, "messages": [{"role": "user", "content": "x"}]}
+    eventually(
+        lambda: site.gateway.request("POST", "/v1/chat/completions", body, made).status_code == 200
+    )
+
+
+def _created(site: Site) -> str | None:
+    response = site.gateway.request("POST", "/admin/teams/default/keys", {}, ADMIN_KEY)
+    return str(response.json()["key"]) if response.status_code == 201 else None
+
+
+def _answers_that_it_is_away(response: httpx.Response) -> None:
+    assert response.status_code == 503, response.text
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("service_unavailable_error", "service_unavailable")
+    assert response.headers["retry-after"] == "1"
+    assert "Traceback" not in response.text
