@@ -85,6 +85,7 @@ def _measure(args: argparse.Namespace, logs: Path) -> list[str]:
         seconds=args.seconds,
         streams=args.held,
     )
+    args.out.mkdir(parents=True, exist_ok=True)
     report.write(args.out, setting, run.results)
     print((args.out / "results.md").read_text())
     return run.results.failures

@@ -46,11 +46,18 @@ class State:
 
     @property
     def running(self) -> bool:
-        """Whether `start` has been called."""
+        """Whether the servers are there."""
         return bool(self._servers)
 
     def start(self) -> None:
         """Start the servers empty, lay the schema, and begin to consume usage events."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="sluice-bench-")
         home = Path(self._directory.name)
         # Postgres runs as a user of its own under root and has to get in.

@@ -131,9 +131,13 @@ class Crowd:
         """What clients saw go wrong."""
         return Counter(answer.fault for answer in tuple(self.answers) if answer.fault is not None)
 
+    def stop_asking(self) -> None:
+        """Send nothing new from now on."""
+        self._stop.set()
+
     def stop(self, seconds: float = 60) -> None:
         """Send nothing new, and wait for the answers that are due."""
-        self._stop.set()
+        self.stop_asking()
         self._thread.join(seconds)
         assert not self._thread.is_alive(), f"{self.in_flight} requests hang"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +22,10 @@ from tests.harness.gateway import Gateway, Process, sluice
 from tests.harness.polling import eventually
 from tests.servers import RunningServer
 
+DRAIN_SECONDS = 3
+
 #: Models of every site: `paced` streams for several hundred ms, `endless` for longer than a drain.
-PACED = {
+PACED: dict[str, Any] = {
     "providers": {
         "paced": {"kind": "simulator", "ttft_ms": 30, "itl_ms": 15},
         "endless": {"kind": "simulator", "ttft_ms": 30, "itl_ms": 1000},
@@ -36,7 +40,7 @@ PACED = {
         }
         for name in ("paced", "endless")
     ],
-    "server": {"drain_seconds": 3},
+    "server": {"drain_seconds": DRAIN_SECONDS},
 }
 
 
@@ -88,6 +92,7 @@ class Site:
         asyncio.run(migrate(self.postgres.url))
         self.gateway.start()
         self.billing.start()
+        eventually(self._joined, 30)
 
     def close(self) -> None:
         """End it, without ceremony."""
@@ -115,9 +120,21 @@ class Site:
         with redis_client.Redis.from_url(self.valkey.url) as redis:
             return redis.execute_command(*words)
 
+    def _joined(self) -> bool:
+        """Whether the consumer is there: before, it would not survive the want of a server."""
+        with redis_client.Redis.from_url(self.valkey.url) as redis:
+            return bool(redis.exists(STREAM) and redis.xinfo_groups(STREAM))
+
     def settle(self, seconds: float = 30) -> None:
         """Until every event is in the ledger."""
         eventually(lambda: self.spooled() == 0 and self.queued() == 0, seconds, 0.1)
+
+    def freeze_postgres(self, stopped: bool) -> None:
+        """Stop every process of Postgres where it stands, or let them go on."""
+        server = self.postgres.pid
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        for pid in (server, *map(int, children)):
+            os.kill(pid, signal.SIGSTOP if stopped else signal.SIGCONT)
 
     def query(self, sql: str) -> list[asyncpg.Record]:
         """Rows of a query."""
@@ -125,8 +142,10 @@ class Site:
 
     def audit(self, answers: Sequence[Answer]) -> Audit:
         """Compare the books, once every event has arrived."""
-        rows = self.query("SELECT request_id::text, status, input_tokens, output_tokens, estimated"
-                          " FROM usage_records")
+        rows = self.query(
+            "SELECT request_id::text, status, input_tokens, output_tokens, estimated"
+            " FROM usage_records"
+        )
         count = Counter(row["request_id"] for row in rows)
         by_id = {row["request_id"]: row for row in rows}
         complete = [answer for answer in answers if answer.complete]
@@ -146,6 +165,7 @@ class Site:
     def check(self, answers: Sequence[Answer], drill: str) -> Audit:
         """Settle, audit, and insist: nothing lost, doubled, wrong or rejected, and sums agree."""
         self.settle()
+        assert self.billing.running(), self.billing.log_text()[-3000:]
         audit = self.audit(answers)
         print(f"\n{drill}: {audit}")
         assert audit.complete > 0

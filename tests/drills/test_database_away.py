@@ -41,12 +41,50 @@ def test_postgres_goes_and_comes_back_under_load(site: Site, blow: str) -> None:
         assert site.gateway.request(method, path, {}, key).status_code < 300
 
 
+def test_postgres_is_restarted_in_the_middle_of_transactions(site: Site) -> None:
+    """Often and quickly, with the consumer and the control plane in the middle of queries."""
+    with Crowd(site.gateway.url, TEAM_KEY, "paced", clients=100, seed=11) as crowd:
+        for number, answers in enumerate(moments(11, count=12, least=5, most=60)):
+            crowd.wait_for_more(answers)
+            (site.postgres.stop if number % 2 else site.postgres.kill)()
+            site.postgres.start()
+            assert _usage_is_back(site)
+    assert not crowd.faults
+    audit = site.check(crowd.answers, "postgres restarted twelve times")
+    assert audit.rows == audit.complete == audit.sent
+    _new_key_is_known(site)
+
+
+def test_postgres_hangs_under_load(site: Site) -> None:
+    with Crowd(
+        site.gateway.url, TEAM_KEY, "paced", clients=100, seed=12, keep_connections=False
+    ) as crowd:
+        crowd.wait_for_more(100)
+        site.freeze_postgres(stopped=True)
+        crowd.wait_for_more(1500)
+        site.freeze_postgres(stopped=False)
+        crowd.wait_for_more(100)
+    assert not crowd.faults
+    audit = site.check(crowd.answers, "postgres hung")
+    assert audit.rows == audit.complete == audit.sent
+    _new_key_is_known(site)
+
+
 def test_a_key_made_after_postgres_came_back_is_known(site: Site) -> None:
     site.postgres.kill()
     ready = site.gateway.request("GET", "/health/ready")
     assert (ready.status_code, ready.json()["status"]) == (200, "degraded")
     site.postgres.start()
-    made = eventually(lambda: _created(site), 15)
+    assert _usage_is_back(site)
+    _new_key_is_known(site)
+
+
+def _usage_is_back(site: Site) -> bool:
+    return eventually(lambda: site.gateway.request("GET", "/v1/usage").status_code == 200)
+
+
+def _new_key_is_known(site: Site) -> None:
+    made = eventually(lambda: _created(site))
     body = {"model": "paced", "max_tokens": 2, "messages": [{"role": "user", "content": "x"}]}
     eventually(
         lambda: site.gateway.request("POST", "/v1/chat/completions", body, made).status_code == 200

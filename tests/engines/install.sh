@@ -12,8 +12,9 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
 model="$root/.cache/tiny-model"
 
-# PyTorch's own index of CPU wheels, for machines whose pip finds none that match.
-torch_index="https://download.pytorch.org/whl/cpu"
+# Where pip finds no CPU wheel of torch by itself, PyTorch's own index of CPU wheels has it: its
+# address goes into TORCH_INDEX_URL.
+torch_index="${TORCH_INDEX_URL:-}"
 
 say() { echo "engines: $*" >&2; }
 
@@ -40,7 +41,11 @@ is_current() { # is_current STAMP FILE: does the stamp hold the file's checksum?
 install_vllm_packages() { # PIP REQUIREMENTS
     local pip=("$1" -m pip install --quiet --disable-pip-version-check --requirement "$2")
     if ! "${pip[@]}"; then
-        say "trying again with PyTorch's index of CPU wheels"
+        if [[ -z "$torch_index" ]]; then
+            say "if no CPU wheel of torch was found: set TORCH_INDEX_URL to PyTorch's CPU wheel index"
+            return 1
+        fi
+        say "trying again with TORCH_INDEX_URL"
         "${pip[@]}" --extra-index-url "$torch_index"
     fi
     # transformers imports these when it finds them, and their operators don't match a CPU torch.

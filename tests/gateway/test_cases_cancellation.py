@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -42,8 +43,6 @@ def last_record(gateway: Gateway, model: str, marker_time: float) -> dict[str, A
 
 
 def _seconds(text: str) -> float:
-    from datetime import datetime
-
     return datetime.fromisoformat(text).timestamp()
 
 
@@ -53,8 +52,8 @@ def _seconds(text: str) -> float:
 def test_case_83_a_client_that_leaves_stops_the_upstream_and_is_billed(
     gateway: Gateway, upstream: Upstream, model: str, operation: str, stream: bool, moment: str
 ) -> None:
-    if moment != "before-headers" and not stream:
-        moment = "before-headers"
+    if not stream and moment != "before-headers":
+        return  # a whole answer has no later moment
     marker = f"case83-{model}-{operation}-{stream}-{moment}-end"
 
     def script(call: Call) -> None:
@@ -86,16 +85,15 @@ def test_case_83_a_client_that_leaves_stops_the_upstream_and_is_billed(
     assert record["error_code"] == "client_closed_request"
     assert record["estimated"] is True
     assert record["input_tokens"] > 0
-    assert (record["output_tokens"] > 0) == (moment == "mid-stream")
+    if stream:
+        assert (record["output_tokens"] > 0) == (moment == "mid-stream")
+    assert record["output_tokens"] <= 20
     eventually(lambda: gateway.metric("gw_in_flight", model=model) == 0)
 
 
 def test_a_whole_answer_that_is_abandoned_is_billed_by_the_usual_rate(
-    gateway: Gateway, http: httpx.Client, upstream: Upstream
+    gateway: Gateway, http: httpx.Client
 ) -> None:
-    def script(call: Call) -> None:
-        call.wait_for_client_to_leave(10)
-
     post(http, "chat", "slow", "teach the rate")
     before = time.time()
     with open_request(gateway, "chat", body("chat", "slow", "x", max_tokens=20)):
@@ -120,7 +118,9 @@ def test_vllm_streams_that_are_abandoned_are_billed_exactly(
 
     upstream.on("continuous", script)
     before = time.time()
-    with open_request(gateway, "chat", body("chat", "vllm-alias", "continuous", True)) as connection:
+    with open_request(
+        gateway, "chat", body("chat", "vllm-alias", "continuous", True)
+    ) as connection:
         seen = b""
         while b"several" not in seen:
             seen += connection.recv(65536)

@@ -303,9 +303,7 @@ def test_a_silent_stream_is_kept_alive_by_comments(
         call.end()
 
     upstream.on("heartbeat", script)
-    response = http.post(
-        "/v1/chat/completions", json=ask("heartbeat", "openai-alias", stream=True)
-    )
+    response = http.post("/v1/chat/completions", json=ask("heartbeat", "openai-alias", stream=True))
     assert response.text.count(": keep-alive\n\n") >= 2
     sdk = client.chat.completions.create(
         model="openai-alias",
@@ -316,9 +314,7 @@ def test_a_silent_stream_is_kept_alive_by_comments(
     assert "".join(part.choices[0].delta.content or "" for part in sdk) == "ab"
 
 
-def test_a_finish_without_an_end_marker_is_complete(
-    http: httpx.Client, upstream: Upstream
-) -> None:
+def test_a_finish_without_an_end_marker_is_complete(http: httpx.Client, upstream: Upstream) -> None:
     def script(call: Call) -> None:
         call.start_stream()
         call.event(chunk("m", {"content": "a"}))

@@ -43,7 +43,11 @@ def scripted_config(upstream: Upstream) -> dict[str, Any]:
     return {
         "providers": {
             "pool": {"kind": "vllm", "replicas": [base]},
-            "compatible": {"kind": "openai", "api_key": "PROVIDER-SECRET-KEY", "base_url": upstream.url},
+            "compatible": {
+                "kind": "openai",
+                "api_key": "PROVIDER-SECRET-KEY",
+                "base_url": upstream.url,
+            },
             "hasty": {"kind": "openai", "base_url": upstream.url, "timeouts": short},
             "dead": {"kind": "openai", "base_url": dead + "/v1?key=URL-SECRET", "timeouts": short},
             "sim": {"kind": "simulator", "ttft_ms": 5, "itl_ms": 1},
@@ -88,6 +92,18 @@ def new_database(postgres_url: str) -> Callable[[str], str]:
 
 
 @pytest.fixture(scope="session")
+def new_redis(valkey: RunningServer) -> Callable[[], str]:
+    """Gives the URL of an empty numbered database of the session's Valkey."""
+    numbers = iter(range(1, 16))
+
+    def create() -> str:
+        assert valkey.url.endswith("db=0")
+        return valkey.url.removesuffix("0") + str(next(numbers))
+
+    return create
+
+
+@pytest.fixture(scope="session")
 def upstream() -> Iterator[Upstream]:
     """The scripted upstream behind `gateway`."""
     server = Upstream()
@@ -98,14 +114,14 @@ def upstream() -> Iterator[Upstream]:
 @pytest.fixture(scope="session")
 def gateway(
     new_database: Callable[[str], str],
-    valkey: RunningServer,
+    new_redis: Callable[[], str],
     upstream: Upstream,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Gateway]:
     """One gateway with its billing consumer; see `scripted_config`."""
     directory = tmp_path_factory.mktemp("gateway")
     database = new_database("gateway")
-    running = Gateway(scripted_config(upstream), database, valkey.url, directory)
+    running = Gateway(scripted_config(upstream), database, new_redis(), directory)
     running.start()
     billing = Process(sluice("billing"), running.env, directory / "billing.log")
     billing.start()

@@ -65,7 +65,8 @@ class Call:
     def start_stream(self, content_type: str = "text/event-stream") -> None:
         """Headers of a chunked response."""
         self.send(
-            b"HTTP/1.1 200 OK\r\ncontent-type: " + content_type.encode()
+            b"HTTP/1.1 200 OK\r\ncontent-type: "
+            + content_type.encode()
             + b"\r\ntransfer-encoding: chunked\r\n\r\n"
         )
 
@@ -171,7 +172,8 @@ def _requests(connection: socket.socket) -> Iterator[Call]:
         head, _, buffer = buffer.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {
-            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
         }
         length = int(headers.get("content-length", "0"))
         while len(buffer) < length:

@@ -29,6 +29,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _log = structlog.get_logger("sluice.billing")
 
+#: What asyncpg raises while Postgres is away. The internal error is one of them: a connection that
+#: the server closes in the middle of a query can fail its clean-up in asyncpg's own state machine.
+DATABASE_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+)
+
 #: What an event that can't be stored raises, here or in Postgres.
 _REFUSALS = (
     asyncpg.DataError,
@@ -145,7 +154,7 @@ class LedgerConsumer:
                 while True:
                     await self._claim_abandoned()
                     await self._drain(start=">")
-            except (RedisError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            except (RedisError, *DATABASE_ERRORS) as error:
                 _log.warning("usage consumer waits", error=type(error).__name__, reason=str(error))
                 await asyncio.sleep(self._retry_seconds)
 

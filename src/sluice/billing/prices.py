@@ -77,7 +77,7 @@ def nano_usd(usd: Decimal) -> int:
 
 
 def usd(nano: int) -> float:
-    """Nano-USD as USD, for people; its shortest decimal form is exact up to 9 million USD."""
+    """Nano-USD as USD, for people; its shortest decimal form is exact up to a million USD."""
     return nano / NANO
 
 

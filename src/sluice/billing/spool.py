@@ -24,7 +24,6 @@ class Spool:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._descriptor: int | None = None
-        self._path: Path | None = None
 
     def append(self, group: bytes) -> None:
         """Write a group of events through to the disk.
@@ -58,22 +57,30 @@ class Spool:
         """Give up the own file; its contents stay."""
         if self._descriptor is not None:
             os.close(self._descriptor)
-            self._descriptor = self._path = None
+            self._descriptor = None
 
     def _open(self) -> int:
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{uuid_utils.uuid7()}{SUFFIX}"
         unlocked = path.with_suffix(".new")  # others must not find it before it is locked
         descriptor = os.open(unlocked, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unlocked.rename(path)
+            self._sync_directory()
+        except OSError:
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(path)
+        return descriptor
+
+    def _sync_directory(self) -> None:
+        """The file's name must survive a crash too."""
         folder = os.open(self._directory, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the file's name must survive a crash too
+            os.fsync(folder)
         finally:
             os.close(folder)
-        return descriptor
 
 
 class ClaimedFile:

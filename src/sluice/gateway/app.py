@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
 import structlog
+import uuid_utils
 from litestar import Litestar, Request, Response
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
@@ -17,6 +19,17 @@ from sluice.wire.errors import ErrorDetail
 
 _log = structlog.get_logger("sluice.http")
 
+#: How it shows that Postgres is away, starting, stopping or full. The operating system's errors are
+#: those of connecting: control-plane routes do no other input and output in the handler.
+_DATABASE_AWAY = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # see `DATABASE_ERRORS` of the ledger
+    OSError,
+)
+
 _CODES = {404: "unknown_url", 405: "method_not_allowed", 413: "request_too_large"}
 
 
@@ -27,9 +40,11 @@ def create_app(routes: Sequence[Any]) -> Litestar:
         exception_handlers={
             GatewayError: _gateway_error,
             HTTPException: _http_error,
+            **dict.fromkeys(_DATABASE_AWAY, _database_away),
             Exception: _internal_error,
         },
         openapi_config=OpenAPIConfig(title="Sluice", version=__version__, path="/openapi"),
+        after_request=_identify,
         logging_config=None,
         pdb_on_exception=False,
     )
@@ -40,8 +55,14 @@ def _render(error: GatewayError) -> Response[bytes]:
         error.body(),
         status_code=error.status,
         media_type="application/json",
-        headers=error.headers,
+        headers={"x-request-id": str(uuid_utils.uuid7()), **error.headers},
     )
+
+
+def _identify(response: Response[Any]) -> Response[Any]:
+    """Every response has an id to ask about."""
+    response.headers.setdefault("x-request-id", str(uuid_utils.uuid7()))
+    return response
 
 
 def _gateway_error(_: Request[Any, Any, State], error: GatewayError) -> Response[bytes]:
@@ -58,6 +79,18 @@ def _http_error(request: Request[Any, Any, State], error: HTTPException) -> Resp
     detail = ErrorDetail(message, "invalid_request_error", None, _CODES.get(status, "invalid"))
     headers = {} if error.headers is None else dict(error.headers)
     return _render(GatewayError(status, detail, headers))
+
+
+def _database_away(request: Request[Any, Any, State], error: Exception) -> Response[bytes]:
+    if isinstance(error, ValueError):  # asyncpg's word for arguments that are ours to get right
+        return _internal_error(request, error)
+    _log.warning("database away", path=request.url.path, error=type(error).__name__)
+    detail = ErrorDetail(
+        "The gateway's database can't be reached, try again.",
+        "service_unavailable_error",
+        code="service_unavailable",
+    )
+    return _render(GatewayError(503, detail, {"retry-after": "1"}))
 
 
 def _internal_error(request: Request[Any, Any, State], error: Exception) -> Response[bytes]:

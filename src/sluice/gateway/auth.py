@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import asyncpg
 import structlog
 
+from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.gateway.secrets import key_hash
 from sluice.gateway.tenancy import KeyChange, Tenancy
 
@@ -154,7 +154,7 @@ class KeySync:
                 async with asyncio.timeout(5):
                     await self._refresh()
                 away = False
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except DATABASE_ERRORS as error:
                 if not away:
                     _log.warning("keys can't be refreshed", error=type(error).__name__)
                 away = True

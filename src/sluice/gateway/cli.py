@@ -38,7 +38,7 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
         return uvloop.run(work)
     except _EXPLAINED as error:
         raise click.ClickException(str(error)) from None
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise click.ClickException(f"the database refused: {error}") from None
     except RedisError as error:
         raise click.ClickException(f"Redis: {error}") from None

@@ -42,9 +42,19 @@ class TimeoutSettings(_Strict):
 
 
 def _http_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # its text may hold a part of the URL, and so a credential
+        usable = False
+    if not usable or not value.isprintable() or " " in value:
         raise ValueError("must be an http:// or https:// URL")
+    return value
+
+
+def _credential(value: str) -> str:
+    if not (value.isascii() and value.isprintable() and value.strip() == value):
+        raise ValueError("must be printable ASCII, without spaces or line ends around it")
     return value
 
 
@@ -58,6 +68,7 @@ class OpenAIProvider(_Strict):
     timeouts: TimeoutSettings = TimeoutSettings()
 
     _url = field_validator("base_url")(lambda value: value and _http_url(value))
+    _key = field_validator("api_key")(lambda value: value and _credential(value))
 
 
 class VLLMProvider(_Strict):
@@ -67,6 +78,8 @@ class VLLMProvider(_Strict):
     replicas: list[str] = Field(min_length=1)
     api_key: str | None = None
     timeouts: TimeoutSettings = TimeoutSettings()
+
+    _key = field_validator("api_key")(lambda value: value and _credential(value))
 
     @field_validator("replicas")
     @classmethod
@@ -251,10 +264,17 @@ def load_config(path: Path | None, env: Mapping[str, str] | None = None) -> Conf
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {_yaml_fault(error)}") from None
+    except ValueError as error:  # a scalar that is no date or number, though it looks like one
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid YAML: nested too deeply") from None
     where = _Lines(str(path), tree)
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must be a mapping with `providers` and `models`")
-    data = _with_environment(data, values, where)
+    try:
+        data = _with_environment(data, values, where)
+    except RecursionError:
+        raise ConfigError(f"{path}: an alias contains itself") from None
     try:
         config = Config.model_validate(data)
     except ValidationError as error:

@@ -19,6 +19,7 @@ from sluice.backends.base import Backend
 from sluice.backends.openai import OpenAIBackend, OpenAIConfig
 from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
 from sluice.backends.vllm import VLLMBackend, VLLMConfig
+from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.billing.recorder import Recorder, RecorderConfig
 from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
@@ -197,7 +198,7 @@ def _checks(
     async def postgres() -> str | None:
         try:
             await pool.fetchval("SELECT 1", timeout=2)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except DATABASE_ERRORS as error:
             return f"unreachable: {type(error).__name__}; keys and usage reports are not updated"
         return None
 

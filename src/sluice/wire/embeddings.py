@@ -86,7 +86,7 @@ def _to_base64(vector: list[float] | str) -> str:
 def _to_floats(vector: list[float] | str) -> list[float]:
     if not isinstance(vector, str):
         return vector
-    floats = array("f", base64.b64decode(vector))
+    floats = array("f", base64.b64decode(vector, validate=True))
     return list(_little_endian(floats))
 
 

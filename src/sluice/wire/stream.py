@@ -203,7 +203,7 @@ class CompletionStream:
                 self.has_content = True
                 self._characters += length
                 self._content_events += 1
-            if choice.finish_reason is None:
+            if not choice.finish_reason:  # some send an empty one until the end
                 if choice.index not in self._finished:
                     self._open.add(choice.index)
             elif choice.finish_reason == "abort":  # vLLM gave the request up
