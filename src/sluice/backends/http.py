@@ -10,6 +10,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from sluice import __version__
 from sluice.backends.base import (
     ConnectFailed,
     ConnectionLost,
@@ -79,6 +80,7 @@ class HTTPClient:
         self._urls = {endpoint: URL(f"{base}/{endpoint.value}") for endpoint in Endpoint}
         self._headers = CIMultiDict(connection.headers)
         self._headers["content-type"] = "application/json"
+        self._headers["user-agent"] = f"sluice/{__version__}"
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connection.connect_seconds)
         self._session: aiohttp.ClientSession | None = None
 
@@ -116,6 +118,5 @@ class HTTPClient:
             connector=connector,
             timeout=self._timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("user-agent",),
         )
         return self._session

@@ -100,6 +100,8 @@ class Ledger:
         """
         once = {event.request_id: event for event in events}
         events = [once[request_id] for request_id in sorted(once)]  # equal order: no deadlocks
+        if not events:
+            return
         try:
             await self._insert(events)
         except _REFUSALS as error:
@@ -190,7 +192,7 @@ class LedgerConsumer:
             text = (fields or {}).get(FIELD, b"")
             try:
                 events += decode_events(text)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 await self._ledger.reject(text.decode(errors="replace"), str(error))
         if events:
             await self._ledger.store(events)

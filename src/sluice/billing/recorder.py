@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Protocol
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
-from sluice.billing.events import FIELD, STREAM, UsageEvent, encode_events
+from sluice.billing.events import UsageEvent, encode_events
 from sluice.billing.spool import ClaimedFile, Spool
+from sluice.billing.stream import StreamAway, UsageStream
 
 
 class UsageNotDurable(Exception):
@@ -62,7 +62,8 @@ class Recorder:
         observer: RecorderObserver,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._redis = redis
+        self._stream = UsageStream(redis, config.stream_timeout)
+        self._replay_stream = UsageStream(redis, config.stream_timeout)
         self._config = config
         self._observer = observer
         self._clock = clock
@@ -96,6 +97,8 @@ class Recorder:
         replayer.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await replayer
+        await self._stream.close()
+        await self._replay_stream.close()
         self._spool.close()
 
     def submit(self, event: UsageEvent) -> asyncio.Future[None]:
@@ -131,8 +134,8 @@ class Recorder:
         group = encode_events(events)
         if started >= self._away_until:
             try:
-                await self._to_stream(group)
-            except (RedisError, OSError, TimeoutError):
+                await self._stream.append(group)
+            except StreamAway:
                 self._away_until = self._clock() + self._config.retry_seconds
             else:
                 self._observer.committed("stream", len(events), self._clock() - started)
@@ -140,10 +143,6 @@ class Recorder:
         async with self._spool_lock:
             await asyncio.to_thread(self._spool.append, group)
         self._observer.committed("spool", len(events), self._clock() - started)
-
-    async def _to_stream(self, group: bytes) -> None:
-        async with asyncio.timeout(self._config.stream_timeout):
-            await self._redis.execute_command("XADD", STREAM, "*", FIELD, group)
 
     async def _replay_spool(self) -> None:
         while True:
@@ -162,9 +161,9 @@ class Recorder:
                 continue
             try:
                 for group in claimed.groups():
-                    await self._to_stream(group)
+                    await self._replay_stream.append(group)
                 claimed.remove()
-            except (RedisError, OSError, TimeoutError):
+            except StreamAway:
                 self._away_until = self._clock() + self._config.retry_seconds
                 return
             finally:

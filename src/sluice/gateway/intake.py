@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -42,7 +41,7 @@ async def receive_body(exchange: Exchange, limit: int) -> bytes:
     """The request's body, of at most `limit` bytes.
 
     Raises:
-        GatewayError: too large, too slow, or encoded in a way that is not understood.
+        GatewayError: too large, or encoded in a way that is not understood.
         ClientLeft: the client went away before it was complete.
     """
     if exchange.header(b"content-encoding") not in (None, b"identity"):
@@ -52,13 +51,17 @@ async def receive_body(exchange: Exchange, limit: int) -> bytes:
     length = exchange.header(b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
         raise _too_large(limit)
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await _all_parts(exchange, limit)
-    except TimeoutError:
-        raise GatewayError.invalid(
-            "The request body did not arrive in time.", code="timeout", status=408
-        ) from None
+    exchange.lifeline.total_at = exchange.started + BODY_SECONDS
+    body = await _all_parts(exchange, limit)
+    exchange.lifeline.total_at = None
+    return body
+
+
+def too_slow() -> GatewayError:
+    """The body did not come within `BODY_SECONDS`: the lifeline has cut the request."""
+    return GatewayError.invalid(
+        "The request body did not arrive in time.", code="timeout", status=408
+    )
 
 
 def read_body(exchange: Exchange, principal: Principal, body: bytes) -> Received:

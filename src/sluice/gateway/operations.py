@@ -75,7 +75,7 @@ async def _serve_workers(
 async def billing() -> None:
     """Consume the usage stream until told to stop."""
     environment = Environment.read()
-    redis = connect_redis(_needed(environment.redis_url, "SLUICE_REDIS_URL"))
+    redis = connect_redis(_needed(environment.redis_url, "SLUICE_REDIS_URL"), timeout=5)
     pool = await _database(environment)
     consumer = LedgerConsumer(redis, Ledger(pool), name=socket.gethostname())
     running = asyncio.create_task(consumer.run())

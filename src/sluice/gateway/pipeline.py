@@ -18,7 +18,7 @@ from sluice.billing.recorder import Recorder, UsageNotDurable
 from sluice.gateway.auth import KeyRing, Principal, bearer
 from sluice.gateway.errors import GatewayError, from_upstream
 from sluice.gateway.exchange import Admitted, Exchange, Outcome, Receive, Scope, Send
-from sluice.gateway.intake import ClientLeft, Received, read_body, receive_body
+from sluice.gateway.intake import ClientLeft, Received, read_body, receive_body, too_slow
 from sluice.gateway.lifeline import Cut, Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import UNKNOWN, Metrics
@@ -82,7 +82,7 @@ class Pipeline:
         except asyncio.CancelledError:
             if not exchange.lifeline.caught():
                 raise
-            self._count(exchange, "cancelled")
+            await self._cut_early(exchange)
         except Exception:  # noqa: BLE001 - the edge: whatever we did wrong, the caller is told
             _log.exception("request failed", request_id=exchange.id)
             await self._refuse(exchange, GatewayError.internal())
@@ -222,6 +222,16 @@ class Pipeline:
             await _let_close(exchange.upstream)
         else:
             _drop(exchange)
+
+    async def _cut_early(self, exchange: Exchange) -> None:
+        """Interrupted before it could go upstream."""
+        match exchange.lifeline.cut_by:
+            case Cut.CLIENT_GONE:
+                self._count(exchange, "cancelled")
+            case Cut.SHUTDOWN:
+                await self._refuse(exchange, GatewayError.draining())
+            case _:
+                await self._refuse(exchange, too_slow())
 
     async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
         self._count(exchange, "client_error" if error.status < 500 else "internal_error")

@@ -429,5 +429,5 @@ _KINDS = ("openai", "vllm", "simulator")
 
 def _yaml_fault(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     return f"line {mark.line + 1}: {problem}" if mark is not None else problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from sluice.gateway.routes.usage import usage_routes
 from sluice.gateway.secrets import key_hash, redactor
 from sluice.gateway.settings import (
     Config,
+    ConfigError,
     Environment,
     ModelSettings,
     OpenAIProvider,
@@ -53,15 +55,26 @@ FIRST_TEAM_MAX_TOKENS = 1024
 _log = structlog.get_logger("sluice")
 
 
-def connect_redis(url: str) -> Redis:
-    """A client that fails at once: what to do then is the caller's to decide."""
-    return Redis.from_url(
-        url,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=5,
-        socket_connect_timeout=1,
-        decode_responses=False,
-    )
+def connect_redis(url: str, timeout: float | None = None) -> Redis:
+    """A client that fails at once: what to do then is the caller's to decide.
+
+    Args:
+        url: the server's.
+        timeout: seconds for each step of a command; None where the caller sets its own limits.
+
+    Raises:
+        ConfigError: the URL is none that Redis has.
+    """
+    try:
+        return Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=timeout,
+            socket_connect_timeout=1,
+            decode_responses=False,
+        )
+    except ValueError:
+        raise ConfigError("SLUICE_REDIS_URL is not a valid Redis URL") from None
 
 
 async def connect_database(url: str) -> asyncpg.Pool:
@@ -204,7 +217,8 @@ def _checks(
 
     async def usage_stream() -> str | None:
         try:
-            await redis.ping()
+            async with asyncio.timeout(2):
+                await redis.ping()
         except (RedisError, OSError, TimeoutError) as error:
             return f"unreachable: {type(error).__name__}; usage events go to the spool"
         return (

@@ -16,6 +16,10 @@ UNREADABLE = ErrorDetail(
 )
 
 
+_NULL = msgspec.Raw(b"null")
+_decode_usage = msgspec.json.Decoder(UsageBody | None).decode
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A body for the client and the usage that it reports."""
@@ -66,7 +70,7 @@ def _rename(members: dict[str, msgspec.Raw], model: str) -> bool:
 
 
 def _usage(members: dict[str, msgspec.Raw]) -> Usage | None:
-    body = msgspec.json.decode(members.get("usage", msgspec.Raw(b"null")), type=UsageBody | None)
+    body = _decode_usage(members.get("usage", _NULL))
     return None if body is None else body.usage()
 
 

@@ -7,9 +7,10 @@ byte for byte, unknown members included. What would steer the gateway's own upst
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -40,6 +41,9 @@ REFUSED = frozenset(
         "organization",
     }
 )
+
+
+_TEXTS: Any = str | list[Any]
 
 
 class StreamOptions(msgspec.Struct):
@@ -152,14 +156,17 @@ def texts(members: RawObject, name: str) -> list[Any]:
     Raises:
         InvalidRequest: it is absent, or anything else.
     """
-    value = _required(members, name, str | list[Any])  # type: ignore[arg-type]
+    value: Any = _required(members, name, _TEXTS)
     if isinstance(value, str) or (value and isinstance(value[0], int)):
         value = [value]
-    if all(isinstance(item, str) for item in value):
-        return value
-    if all(isinstance(item, list) and all(type(token) is int for token in item) for item in value):
-        return value
+    several: list[Any] = value
+    if all(isinstance(item, str) for item in several) or all(map(_is_tokens, several)):
+        return several
     raise InvalidRequest(f"`{name}` must be text, token ids, or a list of either", name)
+
+
+def _is_tokens(item: Any) -> bool:
+    return isinstance(item, list) and all(type(token) is int for token in item)
 
 
 class Message(msgspec.Struct):
@@ -213,13 +220,19 @@ def _positive(members: RawObject, name: str) -> None:
         raise InvalidRequest(f"`{name}` must be at least 1", name)
 
 
+@lru_cache(maxsize=64)
+def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
 def _member(members: RawObject, name: str, kind: type[T]) -> T | None:
     """A member of the given type; None where it is absent or null."""
     text = members.get(name)
     if text is None or bytes(text) == b"null":
         return None
     try:
-        return msgspec.json.decode(text, type=kind)
+        value: T = _decoder(cast("Hashable", kind)).decode(text)
+        return value
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"`{name}` is invalid: {_reason(error)}", name) from None
     except RecursionError:
