@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -52,11 +53,13 @@ async def sent(
     """The response that a script gives."""
     server.on(f"<{marker}>", script)
     made = backend(kind, server.url)
-    response = await made.send(request(marker))
     try:
-        yield response
+        response = await made.send(request(marker))
+        try:
+            yield response
+        finally:
+            response.close()
     finally:
-        response.close()
         await made.close()
 
 
@@ -241,7 +244,7 @@ async def test_a_closed_response_lets_the_upstream_know(server: Upstream) -> Non
         response.close()
         response.close()
         call = server.call_with("<leaving>")
-        assert call.ended.wait(5)
+        assert await asyncio.to_thread(call.ended.wait, 5)
         assert call.closed_by_client_at is not None
 
 
