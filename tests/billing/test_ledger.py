@@ -335,7 +335,7 @@ class TestConsumer:
         self, redis: Redis, pool: asyncpg.Pool, database: str
     ) -> None:
         events = [usage_event() for _ in range(4)]
-        name = database.rsplit("/", 1)[1].split("?")[0]
+        name = database.rpartition("/")[2].partition("?")[0]
         async with consuming(redis, pool):
             await send(redis, events[:2])
             await settled(redis, pool, set(ids(events[:2])))

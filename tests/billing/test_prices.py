@@ -103,8 +103,18 @@ def test_usd_become_nano_usd_exactly(text: str, nano: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["-1", "-0.000000001", "0.0000000001", "0.1234567891", "NaN", "sNaN", "Infinity", "-Infinity"]
-    + ["1.0000000000000000000000000000000000001", "1E-30"],
+    [
+        "-1",
+        "-0.000000001",
+        "0.0000000001",
+        "0.1234567891",
+        "1E-30",
+        "NaN",
+        "sNaN",
+        "Infinity",
+        "-Infinity",
+        "1.0000000000000000000000000000000000001",
+    ],
 )
 def test_anything_finer_or_below_zero_is_no_price(text: str) -> None:
     with pytest.raises(ValueError, match="zero or more"):

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -15,6 +16,7 @@ from redis.exceptions import RedisError
 
 from sluice.billing.events import FIELD, STREAM, UsageEvent, decode_events
 from sluice.billing.recorder import Recorder, RecorderConfig, UsageNotDurable
+from sluice.billing.redis_link import RedisLink
 from sluice.billing.spool import SUFFIX
 from tests.billing.samples import client, usage_event
 from tests.billing.test_spool import file_limit
@@ -48,16 +50,15 @@ async def recording(
 ) -> AsyncIterator[Recorder]:
     """A recorder at work, stopped in the end."""
     config = RecorderConfig(spool, stream_timeout=timeout, retry_seconds=0.05)
-    async with client(url) as redis:
-        recorder = Recorder(redis, config, observer or Observer())
-        await recorder.start()
-        yield recorder
-        await recorder.stop()
+    recorder = Recorder(RedisLink(url), config, observer or Observer())
+    await recorder.start()
+    yield recorder
+    await recorder.stop()
 
 
 async def streamed(redis: Redis) -> list[UsageEvent]:
     """The events in the stream, duplicates included."""
-    entries = await redis.xrange(STREAM)
+    entries: Any = await redis.xrange(STREAM)
     return [event for _, fields in entries for event in decode_events(fields[FIELD])]
 
 

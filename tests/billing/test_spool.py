@@ -6,7 +6,7 @@ import errno
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,10 +165,12 @@ for path in sorted(Path(sys.argv[1]).glob("*" + SUFFIX)):
 def test_two_processes_replay_each_file_once(tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / f"{number:03}{SUFFIX}").write_bytes(b"%d\n" % number)
-    with child(CLAIMER, tmp_path) as first, child(CLAIMER, tmp_path) as second:
-        with ThreadPoolExecutor(2) as pool:
-            work: Callable[[subprocess.Popen[str]], str] = lambda it: it.communicate("\n")[0]  # noqa: E731
-            said = list(pool.map(work, (first, second)))
+    with (
+        child(CLAIMER, tmp_path) as first,
+        child(CLAIMER, tmp_path) as second,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        said = list(pool.map(lambda it: it.communicate("\n")[0], (first, second)))
     replayed = [int(line) for text in said for line in text.split()]
     assert sorted(replayed) == list(range(200))
     assert not list(tmp_path.iterdir())

@@ -45,6 +45,10 @@ class Audit:
         )
 
 
+#: A consumer that will never come back.
+LOST = "lost"
+
+
 class Books:
     """Reads the ledger, the usage stream and the spool of an installation."""
 
@@ -62,6 +66,20 @@ class Books:
         with redis_client.Redis.from_url(self.redis_url) as redis:
             length: Any = redis.xlen(STREAM)
             return int(length)
+
+    def abandon_entries(self, idle_ms: int) -> int:
+        """Take what is queued under another consumer's name, long ago; gives the number."""
+        with redis_client.Redis.from_url(self.redis_url) as redis:
+            reply: Any = redis.xreadgroup(GROUP, LOST, {STREAM: ">"}, count=1000)
+            batches = reply.values() if isinstance(reply, dict) else [part[1] for part in reply]
+            ids = [entry[0] for entries in batches for entry in _flat(entries)]
+            redis.xclaim(STREAM, GROUP, LOST, 0, ids, idle=idle_ms)
+            return len(ids)
+
+    def abandoned(self) -> int:
+        """Entries that the other consumer took and that nobody took over."""
+        with redis_client.Redis.from_url(self.redis_url) as redis:
+            return len(redis.xpending_range(STREAM, GROUP, "-", "+", 1000, consumername=LOST))
 
     def taken(self) -> int:
         """Entries that a consumer has taken and not finished."""
@@ -116,6 +134,11 @@ class Books:
         assert not self.query("SELECT event, reason FROM usage_rejected")
         assert self.query(_SUMS_OF_DAYS) == self.query(_SUMS_OF_RECORDS)
         return audit
+
+
+def _flat(entries: Any) -> Any:
+    """RESP3 replies have one level more than RESP2's."""
+    return entries if entries and isinstance(entries[0], tuple) else entries[0]
 
 
 _SUMS_OF_DAYS = """

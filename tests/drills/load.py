@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,6 +114,7 @@ class Crowd:
         self._stop = threading.Event()
         self.answers: list[Answer] = []
         self.in_flight = 0
+        self._answered_at = time.monotonic()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -146,6 +148,10 @@ class Crowd:
         goal = len(self.complete) + complete
         eventually(lambda: len(self.complete) >= goal, seconds, 0.005)
 
+    def wait_for_silence(self, silence: float, seconds: float = 30) -> None:
+        """Until nothing has been answered for so long."""
+        eventually(lambda: time.monotonic() - self._answered_at > silence, seconds, 0.01)
+
     def wait_for_busy(self, seconds: float = 30) -> None:
         """Until nearly every client waits for an answer."""
         eventually(lambda: self.in_flight >= 0.9 * self._clients, seconds, 0.001)
@@ -176,6 +182,7 @@ class Crowd:
                 answer.fault = type(error).__name__
             self.in_flight -= 1
             self.answers.append(answer)
+            self._answered_at = time.monotonic()
             if answer.fault is not None:
                 await asyncio.sleep(REST_SECONDS)
 

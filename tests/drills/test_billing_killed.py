@@ -9,6 +9,7 @@ import pytest
 from tests.drills.load import Crowd, moments
 from tests.drills.site import Site
 from tests.harness.gateway import TEAM_KEY, Process, sluice
+from tests.harness.polling import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,22 @@ def test_two_consumers_under_one_name_take_turns_dying(site: Site, tmp_path: Pat
         assert site.taken() == 0
     finally:
         other.kill()
+
+
+def test_what_a_lost_consumer_took_is_taken_over_under_load(site: Site) -> None:
+    """A consumer whose name never comes back, as of a container that was replaced."""
+    with Crowd(site.gateway.url, TEAM_KEY, "paced", clients=20, seed=23) as crowd:
+        crowd.wait_for_more(20)
+        site.billing.kill()
+        crowd.wait_for_more(50)
+        taken = site.abandon_entries(idle_ms=60_000)
+        assert taken > 0
+        site.billing.start()
+        crowd.wait_for_more(50)
+        eventually(lambda: site.abandoned() == 0, 45)
+        assert not crowd.faults
+    audit = site.check(crowd.answers, "a consumer lost")
+    assert audit.rows == audit.complete == audit.sent
 
 
 def test_everything_is_killed_at_once(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 
 import pytest
@@ -90,6 +91,38 @@ def test_a_gateway_that_starts_without_valkey_serves(site: Site) -> None:
         crowd.wait_for_more(50)
     site.valkey.start()
     site.check(crowd.answers, "started without valkey")
+
+
+def test_neither_stream_nor_spool_is_no_finished_answer(site: Site) -> None:
+    site.spool.write_text("no directory")
+    with Crowd(site.gateway.url, TEAM_KEY, "paced", clients=50, seed=9) as crowd:
+        crowd.wait_for_more(50)
+        site.valkey.kill()
+        eventually(lambda: crowd.faults.total() > 200)
+        site.valkey.start()
+        crowd.wait_for_more(100)
+    assert set(crowd.faults) == {"500 internal_error", "in-band internal_error"}
+    site.spool.unlink()
+    site.check(crowd.answers, "neither stream nor spool")
+
+
+def test_a_full_disk_tears_no_later_event(site: Site) -> None:
+    """A group that was half written is told to nobody, and the next is not lost behind it."""
+    with Crowd(site.gateway.url, TEAM_KEY, "paced", clients=50, seed=10) as crowd:
+        crowd.wait_for_more(50)
+        site.valkey.kill()
+        for room in (100, 400, 700):
+            crowd.wait_for_more(50)
+            limit = max(path.stat().st_size for path in site.spool.iterdir()) + room
+            before = crowd.faults.total()
+            resource.prlimit(site.gateway.pid, resource.RLIMIT_FSIZE, (limit, -1))
+            eventually(lambda before=before: crowd.faults.total() > before)  # type: ignore[misc]
+            resource.prlimit(site.gateway.pid, resource.RLIMIT_FSIZE, (-1, -1))
+        crowd.wait_for_more(100)
+        site.valkey.start()
+        crowd.wait_for_more(50)
+    assert set(crowd.faults) <= {"500 internal_error", "in-band internal_error"}
+    site.check(crowd.answers, "disk full three times")
 
 
 def test_the_stream_is_forgotten_and_begins_anew(site: Site) -> None:

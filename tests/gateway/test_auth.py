@@ -172,7 +172,8 @@ class TestKeySync:
 
             async def changed() -> bool:
                 principal = keys.authenticate(key)
-                return principal is not None and principal.default_max_tokens == 6
+                assert principal is not None
+                return principal.default_max_tokens == 6
 
             await eventually_async(changed)
 
@@ -190,7 +191,7 @@ class TestKeySync:
 
         async with syncing(tenancy, poll_seconds=0.001) as (keys, _):
             await asyncio.gather(*(writer() for _ in range(6)))
-            highest = await pool.fetchval("SELECT max(revision) FROM api_keys")
+            highest: int = await pool.fetchval("SELECT max(revision) FROM api_keys")
 
             async def caught_up() -> bool:
                 return keys.revision == highest

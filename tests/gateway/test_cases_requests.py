@@ -66,7 +66,7 @@ def test_cases_59_and_60_embeddings_come_in_the_encoding_asked_for(
         call.respond(200, {"object": "list", "data": [item], "model": "m", "usage": usage})
 
     upstream.on(marker, script)
-    more = {} if wanted is None else {"encoding_format": wanted}
+    more: dict[str, Any] = {} if wanted is None else {"encoding_format": wanted}
     answer = post(http, "embeddings", model, marker, **more).json()
     embedding = answer["data"][0]["embedding"]
     if wanted == "base64":

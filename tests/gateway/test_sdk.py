@@ -243,7 +243,12 @@ STATUSES = [
 @pytest.mark.parametrize(("given", "error", "status"), STATUSES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_sdk_raises_the_right_class_for_each_upstream_status(
-    client: OpenAI, upstream: Upstream, given: int, error: type, status: int, stream: bool
+    client: OpenAI,
+    upstream: Upstream,
+    given: int,
+    error: type[openai.APIStatusError],
+    status: int,
+    stream: bool,
 ) -> None:
     marker = f"status-{given}-{stream}-end"
     body = {"error": {"message": "told you", "type": "t", "param": None, "code": given}}

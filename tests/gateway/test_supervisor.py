@@ -96,7 +96,7 @@ def python(
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - another process's state
+        while not condition():
             await asyncio.sleep(0.01)
 
 

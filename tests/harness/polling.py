@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
 
-def eventually(probe: Callable[[], T], seconds: float = 10.0, interval: float = 0.02) -> T:
+def eventually(
+    probe: Callable[[], T | Literal[False] | None], seconds: float = 10.0, interval: float = 0.02
+) -> T:
     """The first truthy value of `probe`; fails if there is none within the deadline."""
     deadline = time.monotonic() + seconds
     while True:

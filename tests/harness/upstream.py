@@ -106,7 +106,7 @@ class Call:
         return True
 
 
-Script = Callable[[Call], None]
+Script = Callable[[Call], object]
 
 
 class Upstream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
@@ -40,14 +41,19 @@ async def test_from_nothing_and_again(database: str) -> None:
     assert await applied(database) == ALL
 
 
-async def test_processes_at_once_apply_each_step_once(database: str) -> None:
+def migrate_in_two_processes(database: str) -> list[int]:
+    """How many steps each applied."""
     code = (
         "import asyncio, sys; from sluice.migrations import migrate;"
         "print(len(asyncio.run(migrate(sys.argv[1]))))"
     )
     command = [sys.executable, "-c", code, database]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    counts = [int(process.communicate(timeout=60)[0]) for process in both]
+    return [int(process.communicate(timeout=60)[0]) for process in both]
+
+
+async def test_processes_at_once_apply_each_step_once(database: str) -> None:
+    counts = await asyncio.to_thread(migrate_in_two_processes, database)
     assert sorted(counts) == [0, len(ALL)]
     assert await applied(database) == ALL
 

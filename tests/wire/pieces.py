@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 def split(data: bytes, cuts: list[int]) -> list[bytes]:
     """The bytes cut at the given places, in order; places may repeat, so that pieces are empty."""
     marks = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return [data[start:end] for start, end in zip(marks, marks[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(marks)]
 
 
 cuts = st.lists(st.integers(min_value=0, max_value=10_000), max_size=12)

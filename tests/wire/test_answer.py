@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.wire.answer import UNREADABLE, Answer, read_answer
+from sluice.wire.embeddings import Encoding
 from sluice.wire.errors import ErrorDetail
 from sluice.wire.usage import Usage
 from tests.wire.pieces import deep, json_values
@@ -118,8 +119,9 @@ def test_nesting_near_the_limit_never_raises(depth: int) -> None:
 )
 def test_no_json_raises(body: Any) -> None:
     data = json.dumps(body).encode()
-    for encoding in (None, "float", "base64"):
-        read_answer(data, "m", 0, encoding)  # type: ignore[arg-type]
+    encodings: list[Encoding | None] = [None, "float", "base64"]
+    for encoding in encodings:
+        read_answer(data, "m", 0, encoding)
 
 
 @settings(deadline=None)

@@ -40,8 +40,26 @@ def test_case_62_an_array_of_tokens_is_one_input() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, "", [], [""], ["a", ""], [[]], [[1], []], 1, {}, [1, "a"], ["a", 1], ["a", [1]]]
-    + [[1, [1]], [["a"]], [[[1]]], [1.5], [None], ["x"] * (MAX_INPUTS + 1)],
+    [
+        None,
+        "",
+        [],
+        [""],
+        ["a", ""],
+        [[]],
+        [[1], []],
+        1,
+        {},
+        [1, "a"],
+        ["a", 1],
+        ["a", [1]],
+        [1, [1]],
+        [["a"]],
+        [[[1]]],
+        [1.5],
+        [None],
+        ["x"] * (MAX_INPUTS + 1),
+    ],
 )
 def test_anything_else_names_the_input(value: Any) -> None:
     assert refused(input=value).param == "input"

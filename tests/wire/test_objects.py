@@ -41,9 +41,18 @@ def test_deep_nesting_is_malformed(data: bytes) -> None:
         decode_object(data)
 
 
-@pytest.mark.xfail(strict=True, reason="msgspec refuses escapes of lone surrogates")
-def test_a_lone_surrogate_keeps_its_bytes() -> None:
-    assert bytes(decode_object(b'{"a":"\\ud800"}')["a"]) == b'"\\ud800"'
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (rb"\ud800", rb"\ufffd"),
+        (rb"x\uDE00y", rb"x\ufffdy"),
+        (rb"\ud83d\ud83d\ude00", rb"\ufffd\ud83d\ude00"),
+        (rb"\\ud800 \ud800", rb"\\ud800 \ufffd"),
+        (rb"\ud83d\ude00", rb"\ud83d\ude00"),
+    ],
+)
+def test_half_a_surrogate_pair_is_replaced_and_nothing_else(given: bytes, kept: bytes) -> None:
+    assert bytes(decode_object(b'{"a":"%s"}' % given)["a"]) == b'"%s"' % kept
 
 
 def test_an_edit_leaves_its_neighbours_alone() -> None:

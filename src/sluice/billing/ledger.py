@@ -8,6 +8,7 @@ key makes the second time harmless.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -21,8 +22,9 @@ from redis.exceptions import RedisError, ResponseError
 from sluice.billing.events import FIELD, STREAM, UsageEvent, decode_events
 
 GROUP = "ledger"
-BATCH = 128
+BATCH = 512
 BLOCK_MS = 1000
+GATHER_SECONDS = 0.05
 CLAIM_IDLE_MS = 30_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,6 +38,7 @@ DATABASE_ERRORS = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     OSError,
+    RuntimeError,  # uvloop's word for writing to a connection that the other side has reset
 )
 
 #: What an event that can't be stored raises, here or in Postgres.
@@ -152,10 +155,9 @@ class LedgerConsumer:
         while True:
             try:
                 await self._join_group()
-                await self._drain(start="0")  # what this name took and did not finish
-                while True:
-                    await self._claim_abandoned()
-                    await self._drain(start=">")
+                while await self._take(start="0"):  # what this name took and did not finish
+                    pass
+                await self._follow()
             except (RedisError, *DATABASE_ERRORS) as error:
                 _log.warning("usage consumer waits", error=type(error).__name__, reason=str(error))
                 await asyncio.sleep(self._retry_seconds)
@@ -167,16 +169,29 @@ class LedgerConsumer:
             if "BUSYGROUP" not in str(error):
                 raise
 
-    async def _drain(self, start: str) -> None:
-        """Read and store until nothing more comes (for own leftovers), or one block's time."""
+    async def _follow(self) -> None:
+        """Take what comes, and now and then what consumers that died left.
+
+        Between two transactions events gather: a commit for each would have the disk of small
+        installations sync without end, and the usage stream's own syncs wait behind it.
+        """
+        claim_at = 0.0
         while True:
-            reply = await self._redis.xreadgroup(
-                GROUP, self._name, {STREAM: start}, count=BATCH, block=BLOCK_MS
-            )
-            entries = _entries(reply)
-            if not entries:
-                return
+            if time.monotonic() >= claim_at:
+                await self._claim_abandoned()
+                claim_at = time.monotonic() + CLAIM_IDLE_MS / 1000
+            await self._take(start=">")
+            await asyncio.sleep(GATHER_SECONDS)
+
+    async def _take(self, start: str) -> bool:
+        """Read and store a batch, waiting a moment for one; whether there was any."""
+        reply = await self._redis.xreadgroup(
+            GROUP, self._name, {STREAM: start}, count=BATCH, block=BLOCK_MS
+        )
+        entries = _entries(reply)
+        if entries:
             await self._store(entries)
+        return bool(entries)
 
     async def _claim_abandoned(self) -> None:
         """Take over what consumers that died had taken."""

@@ -12,15 +12,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from redis.asyncio import Redis
+import structlog
+from redis.exceptions import RedisError
 
-from sluice.billing.events import UsageEvent, encode_events
+from sluice.billing.events import FIELD, STREAM, UsageEvent, encode_events
+from sluice.billing.redis_link import RedisLink
 from sluice.billing.spool import ClaimedFile, Spool
-from sluice.billing.stream import StreamAway, UsageStream
+
+_log = structlog.get_logger("sluice.billing")
 
 
 class UsageNotDurable(Exception):
@@ -52,105 +56,141 @@ class RecorderConfig:
     retry_seconds: float = 0.5
 
 
+@dataclass(slots=True)
+class _Group:
+    """Events that become durable together."""
+
+    durable: asyncio.Future[None]
+    events: list[UsageEvent] = field(default_factory=list)
+
+
 class Recorder:
     """Takes usage events; see the module."""
 
     def __init__(
         self,
-        redis: Redis,
+        link: RedisLink,
         config: RecorderConfig,
         observer: RecorderObserver,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stream = UsageStream(redis, config.stream_timeout)
-        self._replay_stream = UsageStream(redis, config.stream_timeout)
+        self._link = link
         self._config = config
         self._observer = observer
         self._clock = clock
         self._spool = Spool(config.spool)
-        self._pending: list[UsageEvent] = []
-        self._committed: asyncio.Future[None] | None = None
-        self._wake = asyncio.Event()
-        self._away_until = 0.0
-        self._tasks: list[asyncio.Task[None]] = []
         self._spool_lock = asyncio.Lock()
-        self._stopping = False
+        self._gathering: _Group | None = None
+        self._flying: _Group | None = None
+        self._away_until = 0.0
+        self._keeper: asyncio.Task[None] | None = None
+        self._spooling: asyncio.Task[None] | None = None
 
     @property
     def stream_away(self) -> bool:
-        """The stream failed lately, and events go to the spool."""
-        return self._clock() < self._away_until
+        """The stream failed lately, or there is no connection: events go to the spool."""
+        return not self._link.up or self._clock() < self._away_until
 
     async def start(self) -> None:
-        """Begin committing, and replay what earlier processes left in the spool."""
-        self._tasks = [
-            asyncio.create_task(self._commit_groups(), name="usage-commit"),
-            asyncio.create_task(self._replay_spool(), name="usage-replay"),
-        ]
+        """Connect if possible, and begin to replay what earlier processes left in the spool."""
+        await self._connect()
+        self._keeper = asyncio.create_task(self._keep(), name="usage-recorder")
 
     async def stop(self) -> None:
         """Commit what is pending, then stop; what is in the spool stays for the next start."""
-        self._stopping = True
-        self._wake.set()
-        committer, replayer = self._tasks
-        await committer
-        replayer.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await replayer
-        await self._stream.close()
-        await self._replay_stream.close()
+        while self._flying is not None:
+            with contextlib.suppress(UsageNotDurable):
+                await asyncio.shield(self._flying.durable)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._link.drop()
         self._spool.close()
 
     def submit(self, event: UsageEvent) -> asyncio.Future[None]:
         """Hand over an event; the future ends when it is durable.
 
-        The event is committed whether or not anybody waits: await the future shielded.
-        The future raises `UsageNotDurable` when neither stream nor spool could take it.
+        The event is on its way when this returns, or waits for the write under way. It is
+        committed whether or not anybody waits: await the future shielded. The future raises
+        `UsageNotDurable` when neither stream nor spool could take it.
         """
-        if self._committed is None:
-            self._committed = asyncio.get_running_loop().create_future()
-            self._wake.set()
-        self._pending.append(event)
-        return self._committed
+        group = self._gathering
+        if group is None:
+            group = self._gathering = _Group(asyncio.get_running_loop().create_future())
+        group.events.append(event)
+        if self._flying is None:
+            self._launch()
+        return group.durable
 
-    async def _commit_groups(self) -> None:
-        while not (self._stopping and self._committed is None):
-            await self._wake.wait()
-            self._wake.clear()
-            events, self._pending = self._pending, []
-            done, self._committed = self._committed, None
-            if done is None:
-                continue
-            try:
-                await self._commit(events)
-            except OSError as error:
-                done.set_exception(UsageNotDurable(f"usage can't be made durable: {error}"))
-                done.exception()  # a group whose requests have all gone has nobody to tell
-            else:
-                done.set_result(None)
+    def _launch(self) -> None:
+        """Send what has gathered."""
+        group, self._gathering = self._gathering, None
+        self._flying = group
+        if group is None:
+            return
+        text, started = encode_events(group.events), self._clock()
+        if self.stream_away:
+            self._to_spool(group, text, started)
+            return
+        reply = self._link.send("XADD", STREAM, "*", FIELD, text)
+        # A reply that comes too late must not be taken for the next one's: drop the connection.
+        timer = asyncio.get_running_loop().call_later(self._config.stream_timeout, self._link.drop)
+        reply.add_done_callback(partial(self._answered, group, text, started, timer))
 
-    async def _commit(self, events: list[UsageEvent]) -> None:
-        started = self._clock()
-        group = encode_events(events)
-        if started >= self._away_until:
-            try:
-                await self._stream.append(group)
-            except StreamAway:
-                self._away_until = self._clock() + self._config.retry_seconds
-            else:
-                self._observer.committed("stream", len(events), self._clock() - started)
-                return
-        async with self._spool_lock:
-            await asyncio.to_thread(self._spool.append, group)
-        self._observer.committed("spool", len(events), self._clock() - started)
+    def _answered(
+        self,
+        group: _Group,
+        text: bytes,
+        started: float,
+        timer: asyncio.TimerHandle,
+        reply: asyncio.Future[Any],
+    ) -> None:
+        timer.cancel()
+        if reply.exception() is None:
+            self._landed(group, "stream", started)
+            return
+        self._away_until = self._clock() + self._config.retry_seconds
+        self._to_spool(group, text, started)
 
-    async def _replay_spool(self) -> None:
+    def _to_spool(self, group: _Group, text: bytes, started: float) -> None:
+        self._spooling = asyncio.create_task(self._write_to_spool(group, text, started))
+
+    async def _write_to_spool(self, group: _Group, text: bytes, started: float) -> None:
+        try:
+            async with self._spool_lock:
+                await asyncio.to_thread(self._spool.append, text)
+        except Exception as error:  # noqa: BLE001 - whatever it is, later groups must go on
+            group.durable.set_exception(UsageNotDurable(f"usage can't be made durable: {error}"))
+            group.durable.exception()  # a group whose requests have all gone has nobody to tell
+            self._launch()
+        else:
+            self._landed(group, "spool", started)
+
+    def _landed(self, group: _Group, path: str, started: float) -> None:
+        group.durable.set_result(None)
+        self._observer.committed(path, len(group.events), self._clock() - started)
+        self._launch()
+
+    async def _keep(self) -> None:
+        """Reconnect when the connection is lost; replay the spool when the stream is there."""
         while True:
-            size = await asyncio.to_thread(self._spool.size)
-            self._observer.spooled_bytes(size)
-            if size and not self.stream_away:
-                await self._replay()
+            try:
+                size = await asyncio.to_thread(self._spool.size)
+                self._observer.spooled_bytes(size)
+                await self._connect()
+                if size and not self.stream_away:
+                    await self._replay()
+            except OSError as error:
+                _log.error("spool can't be replayed", error=str(error))
             await asyncio.sleep(self._config.retry_seconds)
+
+    async def _connect(self) -> None:
+        if self._link.up or self._clock() < self._away_until:
+            return
+        try:
+            await self._link.connect()
+        except (RedisError, OSError) as error:
+            _log.warning("usage stream away", error=type(error).__name__, reason=str(error))
 
     async def _replay(self) -> None:
         async with self._spool_lock:
@@ -161,9 +201,10 @@ class Recorder:
                 continue
             try:
                 for group in claimed.groups():
-                    await self._replay_stream.append(group)
+                    async with asyncio.timeout(self._config.stream_timeout):
+                        await self._link.send("XADD", STREAM, "*", FIELD, group)
                 claimed.remove()
-            except StreamAway:
+            except (RedisError, TimeoutError):
                 self._away_until = self._clock() + self._config.retry_seconds
                 return
             finally:

@@ -146,7 +146,12 @@ class EmbeddedServer(ABC):
     def _create_data_dir(self) -> int:
         """Returns the mode for directories above what the server owns."""
         mode = 0o711 if os.geteuid() == 0 else 0o700
-        self.data_dir.mkdir(mode=mode, parents=True, exist_ok=True)
+        try:
+            self.data_dir.mkdir(mode=mode, parents=True, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedServerError(
+                f"{self.data_dir} can't be a data directory ({error.strerror})"
+            ) from error
         return mode
 
     def part(self) -> Part:

@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from sluice.gateway.wiring import (
     connect_database,
     connect_redis,
     create_gateway,
+    redis_link,
 )
 from sluice.migrations import migrate
 
@@ -52,10 +53,11 @@ async def serve(config_path: Path | None, host: str, port: int, workers: int) ->
     if workers > 1:
         await _serve_workers(config, config_path, host, port, workers)
         return
-    pool = await _database(environment)
+    database_url = _needed(environment.database_url, "SLUICE_DATABASE_URL")
+    link = redis_link(_needed(environment.redis_url, "SLUICE_REDIS_URL"))
+    pool = await _database(database_url)
     await _bootstrap(pool, environment)
-    redis = connect_redis(_needed(environment.redis_url, "SLUICE_REDIS_URL"))
-    gateway = create_gateway(config, environment, pool, redis)
+    gateway = create_gateway(config, environment, pool, link)
     await serve_gateway(gateway, host, port, config.server.drain_seconds)
 
 
@@ -75,8 +77,9 @@ async def _serve_workers(
 async def billing() -> None:
     """Consume the usage stream until told to stop."""
     environment = Environment.read()
-    redis = connect_redis(_needed(environment.redis_url, "SLUICE_REDIS_URL"), timeout=5)
-    pool = await _database(environment)
+    database_url = _needed(environment.database_url, "SLUICE_DATABASE_URL")
+    redis = connect_redis(_needed(environment.redis_url, "SLUICE_REDIS_URL"))
+    pool = await _database(database_url)
     consumer = LedgerConsumer(redis, Ledger(pool), name=socket.gethostname())
     running = asyncio.create_task(consumer.run())
     loop = asyncio.get_running_loop()
@@ -91,7 +94,9 @@ async def billing() -> None:
 
 async def migrate_database() -> list[str]:
     """Apply what is new of the schema; give the versions applied."""
-    return await migrate(_needed(Environment.read().database_url, "SLUICE_DATABASE_URL"))
+    url = _needed(Environment.read().database_url, "SLUICE_DATABASE_URL")
+    with _explained():
+        return await migrate(url)
 
 
 async def simulator(host: str, port: int, model: str, ttft_ms: float, itl_ms: float) -> None:
@@ -217,21 +222,29 @@ async def _status(url: str) -> int | None:
         return None
 
 
-async def _database(environment: Environment) -> asyncpg.Pool:
-    url = _needed(environment.database_url, "SLUICE_DATABASE_URL")
-    try:
+async def _database(url: str) -> asyncpg.Pool:
+    with _explained():
         return await connect_database(url)
-    except (OSError, TimeoutError) as error:
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """While connecting to the database: what is wrong with its URL, or with the way there."""
+    try:
+        yield
+    except OSError as error:
         raise CommandError(f"can't reach the database of SLUICE_DATABASE_URL: {error}") from None
     except ValueError:
         raise ConfigError("SLUICE_DATABASE_URL is not a valid database URL") from None
 
 
 async def _bootstrap(pool: asyncpg.Pool, environment: Environment) -> None:
-    """See that the first team's key is known, where one is given."""
+    """See that there is a schema, and that the first team's key is known, where one is given."""
+    tenancy = Tenancy(pool)
     try:
+        await tenancy.admin_hashes()
         if environment.bootstrap_key is not None:
-            await Tenancy(pool).first_team_key(environment.bootstrap_key, FIRST_TEAM_MAX_TOKENS)
+            await tenancy.first_team_key(environment.bootstrap_key, FIRST_TEAM_MAX_TOKENS)
     except asyncpg.UndefinedTableError:
         raise CommandError("the database has no schema yet: run `sluice migrate`") from None
 

@@ -206,9 +206,10 @@ class Pipeline:
         if admitted is None or not exchange.attempts or exchange.charged:
             return None
         exchange.charged = True
-        self._metrics.observe(exchange, admitted)
+        durable = self._recorder.submit(self._meter.event(exchange, admitted))
+        self._metrics.observe(exchange, admitted)  # while the event is on its way
         _log_request(exchange, admitted)
-        return self._recorder.submit(self._meter.event(exchange, admitted))
+        return durable
 
     async def _finish(self, exchange: Exchange) -> None:
         """Whatever happened: an upstream that was called is charged, and let go."""

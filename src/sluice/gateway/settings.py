@@ -269,6 +269,7 @@ def load_config(path: Path | None, env: Mapping[str, str] | None = None) -> Conf
     except RecursionError:
         raise ConfigError(f"{path}: not valid YAML: nested too deeply") from None
     where = _Lines(str(path), tree)
+    where.refuse_duplicates()
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: must be a mapping with `providers` and `models`")
     try:
@@ -384,6 +385,28 @@ class _Lines:
     def __init__(self, name: str, root: yaml.Node | None) -> None:
         self._name = name
         self._root = root
+
+    def refuse_duplicates(self) -> None:
+        """YAML takes the last of two equal keys without a word.
+
+        Raises:
+            ConfigError: a mapping has a key twice.
+        """
+        todo: list[tuple[tuple[Any, ...], yaml.Node | None]] = [((), self._root)]
+        seen_nodes: set[int] = set()
+        while todo:
+            path, node = todo.pop()
+            if id(node) in seen_nodes:  # an alias
+                continue
+            seen_nodes.add(id(node))
+            names: set[Any] = set()
+            for name, child, line in _children(node):
+                here = (*path, name)
+                if name in names:
+                    dotted = ".".join(map(str, here))
+                    raise ConfigError(f"{self._name}:{line}: {dotted}: defined twice")
+                names.add(name)
+                todo.append((here, child))
 
     def fault(self, path: tuple[Any, ...], message: str) -> str:
         dotted = ".".join(str(part) for part in path)

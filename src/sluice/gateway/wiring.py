@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import asyncpg
@@ -14,7 +14,6 @@ from prometheus_client import disable_created_metrics
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 
 from sluice.backends.base import Backend
 from sluice.backends.openai import OpenAIBackend, OpenAIConfig
@@ -22,6 +21,7 @@ from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
 from sluice.backends.vllm import VLLMBackend, VLLMConfig
 from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.billing.recorder import Recorder, RecorderConfig
+from sluice.billing.redis_link import RedisLink
 from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing, KeySync
@@ -55,24 +55,33 @@ FIRST_TEAM_MAX_TOKENS = 1024
 _log = structlog.get_logger("sluice")
 
 
-def connect_redis(url: str, timeout: float | None = None) -> Redis:
-    """A client that fails at once: what to do then is the caller's to decide.
-
-    Args:
-        url: the server's.
-        timeout: seconds for each step of a command; None where the caller sets its own limits.
+def connect_redis(url: str) -> Redis:
+    """The general client, for everything off the request path. It fails at once: what to do then
+    is the caller's to decide.
 
     Raises:
         ConfigError: the URL is none that Redis has.
     """
-    try:
+    with _redis_url():
         return Redis.from_url(
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=timeout,
-            socket_connect_timeout=1,
-            decode_responses=False,
+            url, retry=Retry(NoBackoff(), 0), socket_timeout=5, socket_connect_timeout=1
         )
+
+
+def redis_link(url: str) -> RedisLink:
+    """The connection for the request path, not yet connected.
+
+    Raises:
+        ConfigError: the URL is none that Redis has.
+    """
+    with _redis_url():
+        return RedisLink(url)
+
+
+@contextmanager
+def _redis_url() -> Iterator[None]:
+    try:
+        yield
     except ValueError:
         raise ConfigError("SLUICE_REDIS_URL is not a valid Redis URL") from None
 
@@ -145,7 +154,6 @@ class Gateway:
     keys: KeySync
     backends: Mapping[str, Backend]
     pool: asyncpg.Pool
-    redis: Redis
 
     async def start(self) -> None:
         """Load the keys and begin the background work."""
@@ -160,12 +168,11 @@ class Gateway:
         await self.keys.stop()
         for backend in self.backends.values():
             await backend.close()
-        await self.redis.aclose()
         self.pool.terminate()
 
 
 def create_gateway(
-    config: Config, environment: Environment, pool: asyncpg.Pool, redis: Redis
+    config: Config, environment: Environment, pool: asyncpg.Pool, link: RedisLink
 ) -> Gateway:
     """Join one gateway's parts; nothing runs until `start`."""
     disable_created_metrics()
@@ -175,7 +182,7 @@ def create_gateway(
     if environment.admin_key is not None:
         ring.admit_admins({key_hash(environment.admin_key)})
     sync = KeySync(ring, tenancy, metrics.staleness.set)
-    recorder = Recorder(redis, RecorderConfig(environment.spool), metrics)
+    recorder = Recorder(link, RecorderConfig(environment.spool), metrics)
     lifelines = Lifelines(config.server.heartbeat_seconds, metrics.loop_lag.set)
     catalog = create_catalog(config)
     backends = create_backends(config)
@@ -195,16 +202,12 @@ def create_gateway(
         *model_routes(catalog, access),
         *usage_routes(UsageReports(pool), tenancy, access),
         admin_router(tenancy, access),
-        *health_routes(
-            _checks(pipeline, pool, redis, recorder), frozenset({"gateway"}), metrics.render
-        ),
+        *health_routes(_checks(pipeline, pool, recorder), frozenset({"gateway"}), metrics.render),
     ]
-    return Gateway(create_app(routes), pipeline, lifelines, recorder, sync, backends, pool, redis)
+    return Gateway(create_app(routes), pipeline, lifelines, recorder, sync, backends, pool)
 
 
-def _checks(
-    pipeline: Pipeline, pool: asyncpg.Pool, redis: Redis, recorder: Recorder
-) -> dict[str, Check]:
+def _checks(pipeline: Pipeline, pool: asyncpg.Pool, recorder: Recorder) -> dict[str, Check]:
     async def gateway() -> str | None:
         return "draining" if pipeline.draining else None
 
@@ -216,15 +219,6 @@ def _checks(
         return None
 
     async def usage_stream() -> str | None:
-        try:
-            async with asyncio.timeout(2):
-                await redis.ping()
-        except (RedisError, OSError, TimeoutError) as error:
-            return f"unreachable: {type(error).__name__}; usage events go to the spool"
-        return (
-            "resting after a failure; usage events go to the spool"
-            if recorder.stream_away
-            else None
-        )
+        return "unreachable; usage events go to the spool" if recorder.stream_away else None
 
     return {"gateway": gateway, "postgres": postgres, "redis": usage_stream}

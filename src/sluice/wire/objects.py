@@ -2,11 +2,13 @@
 
 A gateway must not disturb what it doesn't own. Decoding an object to raw values and encoding it
 again leaves each value byte-exact, costs no more than a scan of the text, and works for values
-that no Python type carries well (big numbers, lone surrogates, duplicate inner keys).
+that no Python type carries well (big numbers, duplicate inner keys). The one exception: an escape
+that is half of a surrogate pair stands for no character, and becomes U+FFFD.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,11 +36,37 @@ def decode_object(text: bytes) -> RawObject:
         except UnicodeDecodeError as error:
             raise MalformedJSON(f"not valid UTF-8 at byte {error.start}") from None
     try:
-        return _decoder.decode(text)
+        return mended(_decoder, text)
     except RecursionError:
         raise MalformedJSON("nested too deeply") from None
     except msgspec.DecodeError as error:
         raise MalformedJSON(str(error)) from None
+
+
+def mended(decoder: msgspec.json.Decoder[T], text: bytes) -> T:
+    """Decode a text; where that fails for half a surrogate pair, decode it without.
+
+    Raises:
+        msgspec.DecodeError, RecursionError: as the decoder does.
+    """
+    try:
+        return decoder.decode(text)
+    except msgspec.DecodeError:
+        if b"\\ud" not in text and b"\\uD" not in text:
+            raise
+        return decoder.decode(_ESCAPE.sub(_without_half, text))
+
+
+#: An escape of a JSON string: a surrogate pair, half of one, or any other.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def _without_half(escape: re.Match[bytes]) -> bytes:
+    return b"\\ufffd" if escape["half"] else escape[0]
 
 
 def encode(value: Any) -> bytes:

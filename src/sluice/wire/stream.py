@@ -13,7 +13,7 @@ import msgspec
 
 from sluice.wire import sse
 from sluice.wire.errors import ErrorDetail, read_error
-from sluice.wire.objects import MalformedJSON, decode_object, encode, raw
+from sluice.wire.objects import MalformedJSON, decode_object, encode, mended, raw
 from sluice.wire.usage import Usage, UsageBody, estimate_tokens
 
 DONE = b"[DONE]"
@@ -74,7 +74,7 @@ class Chunk(msgspec.Struct):
     error: msgspec.Raw = _NULL
 
 
-_decode_chunk = msgspec.json.Decoder(Chunk).decode
+_chunks = msgspec.json.Decoder(Chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class CompletionStream:
             return b""
 
     def _take_chunk(self, data: bytes) -> bytes:
-        chunk = _decode_chunk(data)
+        chunk = mended(_chunks, data)
         if bytes(chunk.error) != b"null":
             self.failure = read_error(data) or ErrorDetail(_UNREADABLE)
             return b""
