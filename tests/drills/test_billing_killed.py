@@ -26,6 +26,24 @@ def test_the_consumer_is_killed_twenty_times(site: Site) -> None:
     assert site.taken() == 0
 
 
+def test_the_consumer_is_killed_in_the_middle_of_its_transactions(site: Site) -> None:
+    """Postgres holds its breath, the consumer dies, and Postgres commits what it had been given:
+    the next consumer gets the same events again."""
+    with Crowd(site.gateway.url, TEAM_KEY, "paced", clients=100, seed=24) as crowd:
+        for answers in moments(24, count=8, least=5, most=80):
+            crowd.wait_for_more(answers)
+            site.freeze_postgres(stopped=True)
+            eventually(lambda: site.taken() > 0)
+            crowd.wait_for_more(answers)
+            site.billing.kill()
+            site.freeze_postgres(stopped=False)
+            site.billing.start()
+            eventually(lambda: site.taken() == 0)
+    assert not crowd.faults
+    audit = site.check(crowd.answers, "billing killed in eight transactions")
+    assert audit.rows == audit.complete == audit.sent
+
+
 def test_two_consumers_under_one_name_take_turns_dying(site: Site, tmp_path: Path) -> None:
     other = Process(sluice("billing"), site.gateway.env, tmp_path / "billing-2.log")
     other.start()
