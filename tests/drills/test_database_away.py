@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
 import httpx
 import pytest
 
 from tests.drills.load import Crowd, moments
+from tests.drills.proxy import Proxy
 from tests.drills.site import Site
 from tests.harness.gateway import ADMIN_KEY, TEAM_KEY
 from tests.harness.polling import eventually
+from tests.servers import RunningServer
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +75,33 @@ def test_postgres_hangs_under_load(site: Site) -> None:
     audit = site.check(crowd.answers, "postgres hung")
     assert audit.rows == audit.complete == audit.sent
     _new_key_is_known(site)
+
+
+def test_connections_to_postgres_break_under_load(
+    postgres_server: Callable[[], RunningServer],
+    valkey_server: Callable[[], RunningServer],
+    tmp_path: Path,
+) -> None:
+    with contextlib.ExitStack() as stack:
+        postgres = postgres_server()
+        socket = parse_qs(urlsplit(postgres.url).query)["host"][0]
+        proxy = stack.enter_context(Proxy(Path(socket) / ".s.PGSQL.5432"))
+        site = Site(postgres, valkey_server(), tmp_path)
+        for process in (site.gateway, site.billing):
+            url = f"postgresql://sluice@127.0.0.1:{proxy.port}/postgres"
+            process.env["SLUICE_DATABASE_URL"] = url
+        stack.callback(site.close)
+        site.start()
+        with Crowd(site.gateway.url, TEAM_KEY, "paced", clients=50, seed=13) as crowd:
+            for number in range(30):
+                crowd.wait_for_more(20)
+                proxy.break_all(reset=bool(number % 2))
+                assert site.gateway.request("GET", "/v1/usage").status_code in (200, 503)
+            crowd.wait_for_more(20)
+        assert not crowd.faults
+        audit = site.check(crowd.answers, "connections to postgres broken thirty times")
+        assert audit.rows == audit.complete == audit.sent
+        _new_key_is_known(site)
 
 
 def test_a_key_made_after_postgres_came_back_is_known(site: Site) -> None:

@@ -85,6 +85,22 @@ def test_with_several_workers_one_is_killed(data_dir: Path) -> None:
         _end(up)
 
 
+def test_several_workers_share_a_spool(data_dir: Path) -> None:
+    """Each replays what it finds there, and none takes what another still writes."""
+    up = Up(data_dir, KEYS, "--workers", "3")
+    try:
+        up.start()
+        with Crowd(up.url, TEAM_KEY, "paced", clients=100, seed=55) as crowd:
+            for _ in range(6):
+                crowd.wait_for_more(100)
+                up.kill("valkey")
+        assert not crowd.faults
+        audit = up.check(crowd.answers, "three workers, one spool")
+        assert audit.rows == audit.complete == audit.sent
+    finally:
+        _end(up)
+
+
 def test_ctrl_c_ends_everything_and_data_stays(installation: Up) -> None:
     said = installation.start()
     assert TEAM_KEY not in said

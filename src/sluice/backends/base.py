@@ -13,9 +13,9 @@ above it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 class Endpoint(StrEnum):
@@ -24,6 +24,9 @@ class Endpoint(StrEnum):
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+    MODERATIONS = "moderations"
 
 
 class BackendError(Exception):
@@ -60,6 +63,7 @@ class UpstreamRequest:
         body: a JSON object in the OpenAI dialect.
         stream: whether server-sent events are asked for.
         request_id: ours, sent along so that both sides' logs join.
+        headers: to be sent besides the backend's own.
     """
 
     endpoint: Endpoint
@@ -67,6 +71,7 @@ class UpstreamRequest:
     body: bytes
     stream: bool
     request_id: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class UpstreamResponse(Protocol):
@@ -108,11 +113,15 @@ class Dialect:
         streamed_usage: `stream_options` that make a stream report usage; empty where unknown
             options are refused.
         base64_embeddings: whether `encoding_format: base64` is honoured.
+        format: the format of its messages.
+        responses: whether it serves OpenAI's Responses itself.
     """
 
     token_limit: str = "max_tokens"
     streamed_usage: Mapping[str, bool] | None = None
     base64_embeddings: bool = False
+    format: Literal["openai", "anthropic"] = "openai"
+    responses: bool = False
 
 
 class Backend(Protocol):

@@ -89,6 +89,7 @@ class HTTPClient:
         session = self._session or self._open()
         headers = self._headers.copy()
         headers["x-request-id"] = request.request_id
+        headers.update(request.headers)
         try:
             response = await session.post(
                 self._urls[request.endpoint],

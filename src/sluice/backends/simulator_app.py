@@ -16,7 +16,10 @@ from sluice.wire.errors import ErrorDetail
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-_ENDPOINTS = {f"/v1/{endpoint.value}": endpoint for endpoint in Endpoint}
+_ENDPOINTS = {
+    f"/v1/{endpoint.value}": endpoint
+    for endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS)
+}
 
 
 class SimulatorApp:

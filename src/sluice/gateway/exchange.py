@@ -15,8 +15,8 @@ from sluice.backends.base import Endpoint, UpstreamResponse
 from sluice.gateway.auth import Principal
 from sluice.gateway.lifeline import Lifeline
 from sluice.router.catalog import Deployment, Model, Tier
+from sluice.wire.codec import StreamCodec
 from sluice.wire.request import Request
-from sluice.wire.stream import CompletionStream
 from sluice.wire.usage import Usage
 
 Scope = dict[str, Any]
@@ -71,7 +71,7 @@ class Exchange:
         self.attempts = 0
         self.attempt_started_at = 0.0
         self.upstream: UpstreamResponse | None = None
-        self.stream: CompletionStream | None = None
+        self.stream: StreamCodec | None = None
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
         self.response_started = False

@@ -24,10 +24,12 @@ from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import UNKNOWN, Metrics
 from sluice.gateway.relay import Ending, ErrorEnding, NoEnding, WholeEnding, relay_stream
 from sluice.router.catalog import Catalog, Deployment, Model
-from sluice.router.dispatch import Call, Dispatcher, StreamStart, UpstreamFailure
+from sluice.router.dispatch import Dispatcher, StreamStart, UpstreamFailure
 from sluice.router.policy import RoutingRefused, choose_model, order_attempts
+from sluice.router.translation import Call
+from sluice.wire.codec import StreamCodec
+from sluice.wire.errors import InvalidRequest
 from sluice.wire.request import Request
-from sluice.wire.stream import CompletionStream
 from sluice.wire.usage import Usage
 
 #: How long a finished upstream may take to close its response before its connection is dropped.
@@ -154,6 +156,10 @@ class Pipeline:
             self._meter.learn(exchange, answer.usage)
             exchange.ended("ok", answer.usage)
             return WholeEnding(answer.body)
+        except InvalidRequest as refusal:
+            error = GatewayError.of_request(refusal)
+            exchange.ended("client_error", Usage(), error.detail.code)
+            return ErrorEnding(error)
         except UpstreamFailure as failure:
             error = from_upstream(failure)
             exchange.ended(_blame(error.status), Usage(), error.detail.code)
@@ -191,7 +197,8 @@ class Pipeline:
         """
         exchange.lifeline.release()
         durable = self._charge(exchange)
-        if durable is None:
+        if durable is None:  # no upstream was called
+            self._count(exchange, exchange.outcome)
             return ending
         try:
             await asyncio.shield(durable)
@@ -215,7 +222,7 @@ class Pipeline:
         """Whatever happened: an upstream that was called is charged, and let go."""
         exchange.lifeline.release()
         self._lifelines.remove(exchange.lifeline)
-        if exchange.admitted is not None and not exchange.charged:
+        if exchange.attempts and exchange.admitted is not None and not exchange.charged:
             usage = self._meter.partial(exchange, exchange.admitted.request)
             exchange.ended("internal_error", usage, "internal_error")
             self._charge(exchange)
@@ -268,7 +275,7 @@ class _Attempts:
         if exchange.lifeline.total_at is None:
             exchange.lifeline.total_at = exchange.attempt_started_at + deployment.timeouts.total
 
-    def attempt_streams(self, stream: CompletionStream) -> None:
+    def attempt_streams(self, stream: StreamCodec) -> None:
         self._exchange.stream = stream
 
     def attempt_ended(self, deployment: Deployment, reason: str) -> None:

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sluice.backends.base import (
     Backend,
     BackendError,
-    Endpoint,
     UpstreamRequest,
     UpstreamResponse,
 )
 from sluice.router.catalog import Deployment
-from sluice.wire.answer import Answer, read_answer
-from sluice.wire.embeddings import Encoding
-from sluice.wire.errors import ErrorDetail, read_error
-from sluice.wire.request import Request, upstream_body
-from sluice.wire.stream import CompletionStream, StreamView
+from sluice.router.translation import Call, Translation, translate
+from sluice.wire.answer import Answer
+from sluice.wire.codec import StreamCodec
+from sluice.wire.errors import ErrorDetail, InvalidRequest
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 256 * 1024
@@ -61,16 +59,6 @@ class UpstreamFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One request as dispatch needs it."""
-
-    endpoint: Endpoint
-    request: Request
-    request_id: str
-    encoding: Encoding | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class StreamStart:
     """A stream whose first token is here.
 
@@ -81,7 +69,7 @@ class StreamStart:
     """
 
     head: bytes
-    stream: CompletionStream
+    stream: StreamCodec
     response: UpstreamResponse
     deployment: Deployment
     prompt_characters: int
@@ -94,7 +82,7 @@ class AttemptObserver(Protocol):
         """A call to this deployment begins."""
         ...
 
-    def attempt_streams(self, stream: CompletionStream) -> None:
+    def attempt_streams(self, stream: StreamCodec) -> None:
         """The call answers as a stream, of which this is the codec."""
         ...
 
@@ -122,16 +110,19 @@ class Dispatcher:
         Raises:
             UpstreamFailure: every attempt failed, or one failed in a way that no other would
                 mend; of several, the last.
+            InvalidRequest: no deployment has a way to do what the request asks.
         """
-        failure = UpstreamFailure(ErrorDetail("no deployment takes traffic", code="no_deployment"))
+        failure: UpstreamFailure | None = None
+        refused: InvalidRequest | None = None
         for deployment in attempts:
-            observer.attempt_started(deployment)
             try:
                 async with asyncio.timeout(deployment.timeouts.first_token):
                     answer = await self._attempt(deployment, call, observer)
             except TimeoutError:
                 failure = _too_late(deployment.timeouts.first_token)
                 observer.attempt_ended(deployment, _reason(failure))
+            except InvalidRequest as error:  # this upstream can't do it; another may
+                refused = refused or error
             except UpstreamFailure as error:
                 failure = error
                 observer.attempt_ended(deployment, _reason(error))
@@ -140,35 +131,48 @@ class Dispatcher:
             else:
                 observer.attempt_ended(deployment, "ok")
                 return answer
-        raise failure
+        if refused is not None and failure is None:
+            raise refused
+        raise failure or UpstreamFailure(
+            ErrorDetail("no deployment takes traffic", code="no_deployment")
+        )
 
     async def _attempt(
         self, deployment: Deployment, call: Call, observer: AttemptObserver
     ) -> Answer | StreamStart:
         backend = self._backends[deployment.provider]
+        translation = translate(call, deployment, backend.dialect)
+        observer.attempt_started(deployment)
         try:
-            response = await backend.send(_upstream_request(backend, deployment, call))
+            response = await backend.send(
+                UpstreamRequest(
+                    endpoint=translation.endpoint,
+                    model=deployment.model,
+                    body=translation.body,
+                    stream=call.request.stream,
+                    request_id=call.request_id,
+                    headers=translation.headers,
+                )
+            )
         except BackendError as error:
             raise UpstreamFailure(ErrorDetail(str(error), code=error.code)) from error
         answered = False
         try:
             if response.status != 200:
-                raise await self._refusal(response)
+                raise await self._refusal(response, translation)
             if call.request.stream:
-                start = await self._start_stream(response, deployment, call, observer)
+                start = await self._start_stream(response, deployment, translation, call, observer)
                 answered = True
                 return start
-            return await self._whole(response, call)
+            return await self._whole(response, translation)
         except BackendError as error:
             raise UpstreamFailure(ErrorDetail(str(error), code=error.code)) from error
         finally:
             if not answered:
                 response.close()
 
-    async def _whole(self, response: UpstreamResponse, call: Call) -> Answer:
-        body = await response.read(MAX_ANSWER_BYTES)
-        request = call.request
-        answer = read_answer(body, request.model, request.prompt_characters, call.encoding)
+    async def _whole(self, response: UpstreamResponse, translation: Translation) -> Answer:
+        answer = translation.read_answer(await response.read(MAX_ANSWER_BYTES))
         if isinstance(answer, ErrorDetail):
             raise self._failure(answer)
         return answer
@@ -177,15 +181,17 @@ class Dispatcher:
         self,
         response: UpstreamResponse,
         deployment: Deployment,
+        translation: Translation,
         call: Call,
         observer: AttemptObserver,
     ) -> StreamStart:
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             body = await response.read(MAX_ERROR_BYTES)
             raise self._failure(
-                read_error(body) or ErrorDetail("the upstream did not answer with a stream")
+                translation.read_error(body)
+                or ErrorDetail("the upstream did not answer with a stream")
             )
-        stream = CompletionStream(_view(call.request))
+        stream = translation.open_stream()
         observer.attempt_streams(stream)
         head: list[bytes] = []
         while not (stream.has_content or stream.done):
@@ -197,9 +203,11 @@ class Dispatcher:
             b"".join(head), stream, response, deployment, call.request.prompt_characters
         )
 
-    async def _refusal(self, response: UpstreamResponse) -> UpstreamFailure:
+    async def _refusal(
+        self, response: UpstreamResponse, translation: Translation
+    ) -> UpstreamFailure:
         body = await response.read(MAX_ERROR_BYTES)
-        detail = read_error(body) or ErrorDetail(
+        detail = translation.read_error(body) or ErrorDetail(
             f"the upstream answered with status {response.status}"
         )
         return self._failure(detail, response.status, response.headers)
@@ -210,34 +218,11 @@ class Dispatcher:
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> UpstreamFailure:
-        clean = ErrorDetail(self._redact(detail.message), detail.type, detail.param, detail.code)
-        return UpstreamFailure(clean, status, headers)
+        return UpstreamFailure(self.clean(detail), status, headers)
 
-
-def _upstream_request(backend: Backend, deployment: Deployment, call: Call) -> UpstreamRequest:
-    dialect = backend.dialect
-    limit = {
-        Endpoint.CHAT: dialect.token_limit,
-        Endpoint.COMPLETIONS: "max_tokens",
-        Endpoint.EMBEDDINGS: None,
-    }[call.endpoint]
-    request = call.request
-    if call.encoding == "base64" and not dialect.base64_embeddings:
-        request = request.with_member("encoding_format", "float")
-    return UpstreamRequest(
-        endpoint=call.endpoint,
-        model=deployment.model,
-        body=upstream_body(request, deployment.model, limit, dialect.streamed_usage),
-        stream=request.stream,
-        request_id=call.request_id,
-    )
-
-
-def _view(request: Request) -> StreamView:
-    options = request.stream_options
-    if options is None:
-        return StreamView(request.model)
-    return StreamView(request.model, options.include_usage, options.continuous_usage_stats)
+    def clean(self, detail: ErrorDetail) -> ErrorDetail:
+        """An upstream's error without the credentials that its text may hold."""
+        return replace(detail, message=self._redact(detail.message))
 
 
 def _too_late(seconds: float) -> UpstreamFailure:

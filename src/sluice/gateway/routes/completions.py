@@ -12,9 +12,12 @@ from sluice.backends.base import Endpoint
 from sluice.gateway.pipeline import Pipeline
 
 
+SERVED = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS)
+
+
 def completion_routes(pipeline: Pipeline) -> list[ASGIRouteHandler]:
     """One route for each operation of the data plane."""
-    return [_route(pipeline, endpoint) for endpoint in Endpoint]
+    return [_route(pipeline, endpoint) for endpoint in SERVED]
 
 
 def _route(pipeline: Pipeline, endpoint: Endpoint) -> ASGIRouteHandler:
