@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from sluice.gateway.auth import KeyRing, KeySync, bearer
+from sluice.gateway.auth import KeyRing, KeySync, credential_of
 from sluice.gateway.secrets import key_hash
 from sluice.gateway.tenancy import KeyChange, Tenancy
 from sluice.migrations import migrate
@@ -50,19 +50,19 @@ class TestBearer:
         "value", [b"Bearer key", b"bearer key", b"BEARER key", b"Bearer   key", b"Bearer key  "]
     )
     def test_the_scheme_has_any_case(self, value: bytes) -> None:
-        assert bearer([(b"x", b"y"), (b"authorization", value)]) == "key"
+        assert credential_of([(b"x", b"y"), (b"authorization", value)]) == "key"
 
     @pytest.mark.parametrize(
         "value", [b"", b"key", b"Bearer", b"Bearer ", b"Basic key", b"Bearerkey"]
     )
     def test_anything_else_is_no_credential(self, value: bytes) -> None:
-        assert bearer([(b"authorization", value)]) is None
+        assert credential_of([(b"authorization", value)]) is None
 
     def test_without_the_header_there_is_none(self) -> None:
-        assert bearer([(b"x-api-key", b"key")]) is None
+        assert credential_of([(b"x-api-key", b"key")]) == "key"
 
     def test_bytes_beyond_ascii_are_just_a_wrong_key(self) -> None:
-        credential = bearer([(b"authorization", b"Bearer \xff\x00")])
+        credential = credential_of([(b"authorization", b"Bearer \xff\x00")])
         assert credential is not None
         assert ring(change()).authenticate(credential) is None
 

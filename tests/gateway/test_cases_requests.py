@@ -357,3 +357,17 @@ def test_logs_are_json_lines_without_prompts(gateway: Gateway, http: httpx.Clien
 
 def test_the_spool_directory_is_not_used_while_redis_is_there(gateway: Gateway) -> None:
     assert not list(Path(gateway.env["SLUICE_SPOOL_DIR"]).glob("*"))
+
+
+def test_case_88_provider_secrets_reach_no_stream(http: httpx.Client, upstream: Upstream) -> None:
+    def script(call: Call) -> None:
+        call.start_stream()
+        call.event({"choices": [{"index": 0, "delta": {"content": "word"}}]})
+        call.event({"error": {"message": "bad key PROVIDER-SECRET-KEY at /v1?key=URL-SECRET"}})
+        call.end()
+
+    upstream.on("case88-in-stream", script)
+    response = post(http, "chat", "openai-alias", "case88-in-stream", stream=True)
+    assert "word" in response.text
+    assert "[redacted]" in response.text
+    assert "SECRET" not in response.text

@@ -25,6 +25,7 @@ class Endpoint(StrEnum):
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
     MESSAGES = "messages"
+    COUNT_TOKENS = "messages/count_tokens"
     RESPONSES = "responses"
     MODERATIONS = "moderations"
 

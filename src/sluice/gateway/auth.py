@@ -40,14 +40,18 @@ class Principal:
     valid_until: float | None = None
 
 
-def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The credential of `Authorization: Bearer …` (any case of the scheme), or None."""
+def credential_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The caller's credential: of `Authorization: Bearer …` (any case of the scheme), else of
+    `x-api-key`, which Anthropic's clients may send; or None."""
+    api_key: str | None = None
     for name, value in headers:
         if name == b"authorization":
             scheme, _, credential = value.partition(b" ")
             if scheme.lower() == b"bearer" and credential:
                 return credential.strip().decode("latin-1")
-    return None
+        elif name == b"x-api-key" and value:
+            api_key = value.strip().decode("latin-1")
+    return api_key
 
 
 class KeyRing:

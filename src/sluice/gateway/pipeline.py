@@ -15,7 +15,7 @@ import structlog
 
 from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
 from sluice.billing.recorder import Recorder, UsageNotDurable
-from sluice.gateway.auth import KeyRing, Principal, bearer
+from sluice.gateway.auth import KeyRing, Principal, credential_of
 from sluice.gateway.errors import GatewayError, from_upstream
 from sluice.gateway.exchange import Admitted, Exchange, Outcome, Receive, Scope, Send
 from sluice.gateway.intake import ClientLeft, Received, read_body, receive_body, too_slow
@@ -110,7 +110,7 @@ class Pipeline:
             raise GatewayError.invalid(
                 "This endpoint takes POST only.", code="method_not_allowed", status=405
             )
-        principal = self._keys.authenticate(bearer(exchange.headers))
+        principal = self._keys.authenticate(credential_of(exchange.headers))
         if principal is None:
             raise GatewayError.unauthenticated()
         exchange.team_id = principal.team_id

@@ -13,7 +13,6 @@ from sluice.backends.base import BackendError
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.exchange import Exchange
 from sluice.router.dispatch import StreamStart
-from sluice.wire import sse
 from sluice.wire.errors import ErrorDetail
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
@@ -50,12 +49,18 @@ class ErrorEnding:
 
     async def send(self, exchange: Exchange) -> None:
         """Send it. In a stream no end marker follows: an error is not a finished answer."""
-        if exchange.response_started:
-            tail = sse.encode(self.error.body())
+        error = self.error
+        if exchange.response_started and exchange.stream is not None:
+            tail = exchange.stream.error(error.status, error.detail)
             await exchange.send({"type": "http.response.body", "body": tail})
             return
-        more = [(name.encode(), value.encode()) for name, value in self.error.headers.items()]
-        await exchange.respond(self.error.status, self.error.body(), more)
+        more = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        await exchange.respond(error.status, error_body(exchange, error), more)
+
+
+def error_body(exchange: Exchange, error: GatewayError) -> bytes:
+    """An error's body in the format of the endpoint that was called."""
+    return error.body()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,8 @@ async def relay_stream(exchange: Exchange, start: StreamStart) -> Ending:
     line.next_piece_by = line.silent_since = None
     usage = stream.usage(start.prompt_characters)
     if stream.failure is not None:
-        exchange.ended("upstream_error", usage, stream.failure.code or "upstream_error")
-        return ErrorEnding(GatewayError(502, stream.failure))
+        failure = start.clean(stream.failure)
+        exchange.ended("upstream_error", usage, failure.code or "upstream_error")
+        return ErrorEnding(GatewayError(502, failure))
     exchange.ended("ok", usage)
     return StreamEnding(stream.tail())

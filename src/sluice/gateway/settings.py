@@ -71,6 +71,18 @@ class OpenAIProvider(_Strict):
     _key = field_validator("api_key")(lambda value: value and _credential(value))
 
 
+class AnthropicProvider(_Strict):
+    """Anthropic, or a server that speaks its protocol at `base_url`."""
+
+    kind: Literal["anthropic"]
+    api_key: str | None = None
+    base_url: str | None = None
+    timeouts: TimeoutSettings = TimeoutSettings()
+
+    _url = field_validator("base_url")(lambda value: value and _http_url(value))
+    _key = field_validator("api_key")(lambda value: value and _credential(value))
+
+
 class VLLMProvider(_Strict):
     """vLLM replicas of one's own."""
 
@@ -101,7 +113,10 @@ class SimulatorProvider(_Strict):
     timeouts: TimeoutSettings = TimeoutSettings()
 
 
-Provider = Annotated[OpenAIProvider | VLLMProvider | SimulatorProvider, Field(discriminator="kind")]
+Provider = Annotated[
+    OpenAIProvider | AnthropicProvider | VLLMProvider | SimulatorProvider,
+    Field(discriminator="kind"),
+]
 
 
 class PriceSettings(_Strict):
@@ -447,7 +462,7 @@ def _faults(error: ValidationError, where: _Lines) -> list[str]:
     return faults
 
 
-_KINDS = ("openai", "vllm", "simulator")
+_KINDS = ("openai", "anthropic", "vllm", "simulator")
 
 
 def _yaml_fault(error: yaml.YAMLError) -> str:

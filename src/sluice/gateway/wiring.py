@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from sluice.backends.anthropic import AnthropicBackend, AnthropicConfig
 from sluice.backends.base import Backend
 from sluice.backends.openai import OpenAIBackend, OpenAIConfig
 from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
@@ -37,6 +38,7 @@ from sluice.gateway.routes.models import model_routes
 from sluice.gateway.routes.usage import usage_routes
 from sluice.gateway.secrets import key_hash, redactor
 from sluice.gateway.settings import (
+    AnthropicProvider,
     Config,
     ConfigError,
     Environment,
@@ -109,6 +111,8 @@ def _backend(provider: Provider) -> Backend:
                     provider.api_key, provider.base_url, connect, provider.max_tokens_field
                 )
             )
+        case AnthropicProvider():
+            return AnthropicBackend(AnthropicConfig(provider.api_key, provider.base_url, connect))
         case VLLMProvider():
             return VLLMBackend(VLLMConfig(provider.replicas[0], provider.api_key, connect))
         case _:

@@ -9,7 +9,14 @@ from typing import Literal
 from sluice.backends.base import Endpoint
 
 Capability = Literal[
-    "chat", "completions", "embeddings", "tools", "vision", "json_schema", "reasoning"
+    "chat",
+    "completions",
+    "embeddings",
+    "moderations",
+    "tools",
+    "vision",
+    "json_schema",
+    "reasoning",
 ]
 Tier = Literal["interactive", "batch"]
 
@@ -18,6 +25,10 @@ NEEDED: Mapping[Endpoint, Capability] = {
     Endpoint.CHAT: "chat",
     Endpoint.COMPLETIONS: "completions",
     Endpoint.EMBEDDINGS: "embeddings",
+    Endpoint.MESSAGES: "chat",
+    Endpoint.COUNT_TOKENS: "chat",
+    Endpoint.RESPONSES: "chat",
+    Endpoint.MODERATIONS: "moderations",
 }
 
 

@@ -73,6 +73,7 @@ class StreamStart:
     response: UpstreamResponse
     deployment: Deployment
     prompt_characters: int
+    clean: Callable[[ErrorDetail], ErrorDetail]
 
 
 class AttemptObserver(Protocol):
@@ -200,7 +201,12 @@ class Dispatcher:
             if stream.failure is not None and not stream.has_content:
                 raise self._failure(stream.failure)
         return StreamStart(
-            b"".join(head), stream, response, deployment, call.request.prompt_characters
+            b"".join(head),
+            stream,
+            response,
+            deployment,
+            call.request.prompt_characters,
+            self.clean,
         )
 
     async def _refusal(

@@ -50,6 +50,10 @@ class StreamCodec(Protocol):
         """
         ...
 
+    def error(self, status: int, detail: ErrorDetail) -> bytes:
+        """An in-band error in the client's format, ending the stream without `tail`."""
+        ...
+
 
 class ClientStream(Protocol):
     """A chat stream on its way to another client format: the outer half of a chain.
@@ -113,3 +117,7 @@ class Chained:
     def usage(self, prompt_characters: int) -> Usage:
         """See `StreamCodec`."""
         return self._inner.usage(prompt_characters)
+
+    def error(self, status: int, detail: ErrorDetail) -> bytes:
+        """See `StreamCodec`."""
+        return self._outer.error(detail)

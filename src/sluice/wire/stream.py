@@ -155,6 +155,10 @@ class CompletionStream:
         output = max(self._content_events, estimate_tokens(self._characters))
         return Usage(estimate_tokens(prompt_characters), output_tokens=output, estimated=True)
 
+    def error(self, status: int, detail: ErrorDetail) -> bytes:
+        """See `StreamCodec`. No end marker follows: an error is not a finished answer."""
+        return sse.encode(detail.body())
+
     def _take_all(self, events: list[sse.Event]) -> bytes:
         out: list[bytes] = []
         for event in events:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from litestar.connection import ASGIConnection
 
-from sluice.gateway.auth import KeyRing, Principal, bearer
+from sluice.gateway.auth import KeyRing, Principal, credential_of
 from sluice.gateway.errors import GatewayError
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -47,7 +47,7 @@ class Access:
         Raises:
             GatewayError: 401 for no valid credential.
         """
-        credential = bearer(connection.scope["headers"])
+        credential = credential_of(connection.scope["headers"])
         if self._keys.is_admin(credential):
             return Caller(None)
         principal = self._keys.authenticate(credential)

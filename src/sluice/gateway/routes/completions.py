@@ -11,7 +11,6 @@ from litestar.types import Receive, Scope, Send
 from sluice.backends.base import Endpoint
 from sluice.gateway.pipeline import Pipeline
 
-
 SERVED = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS)
 
 
