@@ -83,6 +83,7 @@ class Recorder:
         self._gathering: _Group | None = None
         self._flying: _Group | None = None
         self._away_until = 0.0
+        self._told_away = False
         self._keeper: asyncio.Task[None] | None = None
         self._spooling: asyncio.Task[None] | None = None
 
@@ -128,7 +129,12 @@ class Recorder:
         self._flying = group
         if group is None:
             return
-        text, started = encode_events(group.events), self._clock()
+        started = self._clock()
+        try:
+            text = encode_events(group.events)
+        except Exception as error:  # noqa: BLE001 - whatever it is, later groups must go on
+            self._lost(group, error)
+            return
         if self.stream_away:
             self._to_spool(group, text, started)
             return
@@ -160,15 +166,18 @@ class Recorder:
             async with self._spool_lock:
                 await asyncio.to_thread(self._spool.append, text)
         except Exception as error:  # noqa: BLE001 - whatever it is, later groups must go on
-            group.durable.set_exception(UsageNotDurable(f"usage can't be made durable: {error}"))
-            group.durable.exception()  # a group whose requests have all gone has nobody to tell
-            self._launch()
+            self._lost(group, error)
         else:
             self._landed(group, "spool", started)
 
     def _landed(self, group: _Group, path: str, started: float) -> None:
         group.durable.set_result(None)
+        self._launch()
         self._observer.committed(path, len(group.events), self._clock() - started)
+
+    def _lost(self, group: _Group, error: Exception) -> None:
+        group.durable.set_exception(UsageNotDurable(f"usage can't be made durable: {error}"))
+        group.durable.exception()  # a group whose requests have all gone has nobody to tell
         self._launch()
 
     async def _keep(self) -> None:
@@ -190,7 +199,11 @@ class Recorder:
         try:
             await self._link.connect()
         except (RedisError, OSError) as error:
-            _log.warning("usage stream away", error=type(error).__name__, reason=str(error))
+            if not self._told_away:
+                _log.warning("usage stream away", error=type(error).__name__, reason=str(error))
+            self._told_away = True
+        else:
+            self._told_away = False
 
     async def _replay(self) -> None:
         async with self._spool_lock:

@@ -23,6 +23,10 @@ from sluice.gateway.wiring import Gateway
 
 BACKLOG = 4096
 
+#: A gateway that is told to stop answers for at least this long, in seconds: connections that were
+#: accepted or reused at that moment get their 503 and not a reset.
+LINGER_SECONDS = 0.25
+
 #: After the drain deadline requests are cut; they have this long to settle, in seconds.
 SETTLE_SECONDS = 5.0
 
@@ -68,6 +72,7 @@ async def serve_gateway(gateway: Gateway, host: str, port: int, drain_seconds: f
     await stop.wait(serving)
     gateway.pipeline.draining = True
     _log.info("gateway draining", in_progress=len(gateway.lifelines))
+    await asyncio.sleep(LINGER_SECONDS)
     await _until_idle(gateway, stop, drain_seconds)
     gateway.lifelines.cut_all(Cut.SHUTDOWN)
     await _until_idle(gateway, stop, SETTLE_SECONDS, hurry=False)

@@ -94,7 +94,7 @@ async def connect_database(url: str) -> asyncpg.Pool:
     Raises:
         asyncpg.PostgresError, OSError: the database can't be reached.
     """
-    return await asyncpg.create_pool(url, min_size=1, max_size=10, command_timeout=30)
+    return await asyncpg.create_pool(url, min_size=1, max_size=10, command_timeout=10)
 
 
 def create_backends(config: Config) -> dict[str, Backend]:
