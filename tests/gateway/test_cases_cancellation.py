@@ -116,10 +116,10 @@ def test_vllm_streams_that_are_abandoned_are_billed_exactly(
         call.event(chunk("m", {"content": "several tokens in one chunk"}, usage=usage))
         call.wait_for_client_to_leave(10)
 
-    upstream.on("continuous", script)
+    upstream.on("billed-exactly", script)
     before = time.time()
     with open_request(
-        gateway, "chat", body("chat", "vllm-alias", "continuous", True)
+        gateway, "chat", body("chat", "vllm-alias", "billed-exactly", True)
     ) as connection:
         seen = b""
         while b"several" not in seen:

@@ -75,8 +75,8 @@ def events(out: bytes) -> Events:
 
 
 def client(out: bytes) -> anthropic.Anthropic:
-    answer = {"content": out, "headers": {"content-type": "text/event-stream"}}
-    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, **answer))
+    headers = {"content-type": "text/event-stream"}
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=out, headers=headers))
     return anthropic.Anthropic(
         api_key="k", base_url="http://gateway", http_client=httpx2.Client(transport=transport)
     )

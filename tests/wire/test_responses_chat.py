@@ -60,7 +60,7 @@ class TestTurns:
         items = [said(role, "x") for role in ("developer", "user", "assistant", "system", "user")]
         assert roles(messages(*items)) == "d u a s u"
 
-    def test_R03_consecutive_calls_are_one_message(self) -> None:
+    def test_r03_consecutive_calls_are_one_message(self) -> None:
         found = messages(call("1", arguments='{"a":1}'), call("2"), output("1", "x"), output("2"))
         assert found == [
             {

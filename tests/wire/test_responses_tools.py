@@ -76,7 +76,7 @@ def test_a_namespace_is_unnested_and_a_name_taken_is_qualified() -> None:
     assert box.chat_name("gone", "agents") == "gone"
 
 
-def test_R09_hosted_tools_are_dropped_and_named() -> None:
+def test_r09_hosted_tools_are_dropped_and_named() -> None:
     box = read_tools([SEARCH, WEATHER, {"type": "mcp", "server_label": "x"}, SEARCH])
     assert box.dropped == ("web_search", "mcp")
     assert list(box.functions) == ["weather"]
@@ -148,14 +148,14 @@ def test_no_tools_is_no_choice() -> None:
         {"type": "allowed_tools", "mode": "never", "tools": []},
     ],
 )
-def test_R09_a_choice_that_chat_can_not_have_is_refused(choice: Any) -> None:
+def test_r09_a_choice_that_chat_can_not_have_is_refused(choice: Any) -> None:
     assert refused(choice, WEATHER, SEARCH).param == "tool_choice"
 
 
 @pytest.mark.parametrize(
     "choice", ["required", {"type": "allowed_tools", "mode": "required", "tools": [SEARCH]}]
 )
-def test_R09_hosted_tools_alone_can_not_be_required(choice: Any) -> None:
+def test_r09_hosted_tools_alone_can_not_be_required(choice: Any) -> None:
     assert refused(choice, SEARCH).code == "unsupported_parameter"
 
 
