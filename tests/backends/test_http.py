@@ -7,6 +7,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -37,13 +38,13 @@ def server() -> Iterator[Upstream]:
 
 def backend(kind: str, url: str) -> Backend:
     if kind == "openai":
-        return OpenAIBackend(OpenAIConfig(SECRET, url, connect_seconds=2))
-    return VLLMBackend(VLLMConfig(url.removesuffix("/v1"), SECRET, connect_seconds=2))
+        return OpenAIBackend(OpenAIConfig(url, connect_seconds=2))
+    return VLLMBackend(VLLMConfig(url.removesuffix("/v1"), connect_seconds=2))
 
 
 def request(marker: str, endpoint: Endpoint = Endpoint.CHAT) -> UpstreamRequest:
     body = json.dumps({"model": "m", "marker": f"<{marker}>"}).encode()
-    return UpstreamRequest(endpoint, "m", body, False, "request-1")
+    return UpstreamRequest(endpoint, "m", body, False, "request-1", credential=SECRET)
 
 
 @asynccontextmanager
@@ -84,8 +85,8 @@ async def test_a_request_goes_out_as_it_was_made(
 
 
 async def test_without_a_credential_none_is_sent(server: Upstream) -> None:
-    made = OpenAIBackend(OpenAIConfig(None, server.url))
-    response = await made.send(request("anonymous"))
+    made = OpenAIBackend(OpenAIConfig(server.url))
+    response = await made.send(replace(request("anonymous"), credential=None))
     await response.read(10_000)
     await made.close()
     assert "authorization" not in server.call_with("<anonymous>").headers
@@ -263,15 +264,15 @@ async def test_a_backend_opens_again_after_it_was_closed(server: Upstream) -> No
 
 class TestDialects:
     def test_openai_itself_takes_the_new_spelling(self) -> None:
-        dialect = OpenAIBackend(OpenAIConfig("k")).dialect
+        dialect = OpenAIBackend(OpenAIConfig()).dialect
         assert dialect.token_limit == "max_completion_tokens"
         assert dialect.base64_embeddings
 
     def test_compatible_servers_take_the_old_one_unless_told(self) -> None:
-        dialect = OpenAIBackend(OpenAIConfig("k", "http://x/v1")).dialect
+        dialect = OpenAIBackend(OpenAIConfig("http://x/v1")).dialect
         assert dialect.token_limit == "max_tokens"
         assert not dialect.base64_embeddings
-        told = OpenAIConfig("k", "http://x/v1", max_tokens_field="max_completion_tokens")
+        told = OpenAIConfig("http://x/v1", max_tokens_field="max_completion_tokens")
         assert OpenAIBackend(told).dialect.token_limit == "max_completion_tokens"
 
     def test_vllm_reports_usage_on_every_chunk(self) -> None:

@@ -247,7 +247,7 @@ def test_case_37_a_lost_upstream_is_a_502_in_openai_form(
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     record = gateway.record(response.headers["x-request-id"])
-    assert (record["status"], record["attempts"]) == ("error", 2)
+    assert (record["status"], record["attempts"]) == ("error", 3)
 
 
 def test_case_37_the_next_deployment_answers_when_the_first_is_lost(

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.gateway.errors import MAX_RETRY_AFTER_SECONDS, GatewayError, from_upstream, retry_after
+from sluice.gateway.errors import GatewayError, from_upstream
 from sluice.router.dispatch import UpstreamFailure
 from sluice.router.policy import RoutingRefused
+from sluice.router.retries import MAX_RETRY_AFTER_SECONDS, retry_after
 from sluice.wire.errors import ErrorDetail, InvalidRequest
 
 NOW = datetime(2026, 3, 5, 12, 0, 0, tzinfo=UTC)

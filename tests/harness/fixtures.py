@@ -68,6 +68,8 @@ def scripted_config(upstream: Upstream) -> dict[str, Any]:
             model("chat-only", {"provider": "sim", "model": "sim"}, capabilities=["chat"]),
             model("batch-only", {"provider": "sim", "model": "sim"}, tiers=["batch"]),
         ],
+        # what one test's upstream does must not rest another's
+        "dispatch": {"breaker": {"min_calls": 1_000_000, "max_cooldown_seconds": 0.001}},
         "server": {"max_body_bytes": 1_000_000, "drain_seconds": 5, "heartbeat_seconds": 0.5},
     }
 

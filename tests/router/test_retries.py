@@ -243,7 +243,7 @@ def test_a_wait_obeys_the_upstream_and_fits_the_deadline(
 
 def test_those_who_were_refused_together_do_not_come_back_together() -> None:
     draw = random.Random(1).random
-    assert len({wait_before(1, 2.0, draw) for _ in range(20)}) == 20
+    assert len({wait_before(1, MAX_WAIT_SECONDS / 2, draw) for _ in range(20)}) == 20
 
 
 HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"

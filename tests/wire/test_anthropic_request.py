@@ -36,7 +36,7 @@ def request_of(**members: Any) -> Request:
     return request
 
 
-def translated(profile: AnthropicProfile = NEW, **members: Any) -> dict[str, Any]:
+def translated(profile: AnthropicProfile = NEW, /, **members: Any) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(to_messages(request_of(**members), profile))
     validate(body)
     return body
@@ -47,7 +47,7 @@ def turns(messages: list[Any], profile: AnthropicProfile = NEW, **members: Any) 
     return out
 
 
-def refused(profile: AnthropicProfile = NEW, **members: Any) -> tuple[str | None, str | None]:
+def refused(profile: AnthropicProfile = NEW, /, **members: Any) -> tuple[str | None, str | None]:
     with pytest.raises(InvalidRequest) as caught:
         to_messages(request_of(**members), profile)
     return caught.value.param, caught.value.code
@@ -200,6 +200,21 @@ class TestRefusals:
     def test_case_55_audio_is_not_lost_silently(self, part: Any) -> None:
         messages = [{"role": "user", "content": [part]}]
         assert refused(messages=messages) == ("messages[0].content[0]", "unsupported_parameter")
+
+    @pytest.mark.parametrize(
+        "member",
+        [
+            b'"n":1e999',
+            b'"temperature":1e999',
+            b'"tools":[{"type":"function","function":{"name":"f","strict":true,'
+            b'"parameters":{"minimum":1e999}}}]',
+        ],
+    )
+    def test_numbers_out_of_range(self, member: bytes) -> None:
+        body = b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}],%s}'
+        request = read_request(body % member, "messages")
+        with pytest.raises(InvalidRequest):
+            to_messages(request, OLD)
 
     def test_depth_is_bounded(self) -> None:
         parameters = b'{"type":"object","x":' + deep(20_000) + b"}"
@@ -525,6 +540,13 @@ class TestCaching:
         mark = {"type": "ephemeral"}
         out = turns([USER, calls(call()), {**result(), "cache_control": mark}])
         assert out[-1]["content"][0]["cache_control"] == mark
+
+    def test_on_messages(self) -> None:
+        mark = {"cache_control": {"type": "ephemeral"}}
+        answer = calls(call(), content="x", **mark)
+        out = turns([{**USER, **mark}, answer, result()])
+        assert out[0]["content"][0] == {"type": "text", "text": "hi", **mark}
+        assert ["cache_control" in block for block in out[1]["content"]] == [False, True]
 
     def test_no_more_than_four(self) -> None:
         part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}

@@ -47,6 +47,18 @@ class TestConversation:
             ("user", "c"),
         ]
 
+    def test_system_turns_are_gathered_where_a_template_wants_them_first(self) -> None:
+        turns = [("user", "a"), ("system", "s"), ("assistant", "b"), ("user", "c")]
+        asked = [{"role": role, "content": content} for role, content in turns]
+        request = read_messages_request(body(messages=asked, system="t"))
+        got = to_chat(request, vllm=True, system_first=True).members["messages"]
+        assert [(m["role"], m["content"]) for m in json.loads(bytes(got))] == [
+            ("system", "t\ns"),
+            ("user", "a"),
+            ("assistant", "b"),
+            ("user", "c"),
+        ]
+
     def test_case_40_results_go_before_the_users_text(self) -> None:
         got = messages(
             ("user", "hi"),

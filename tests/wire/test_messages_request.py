@@ -287,8 +287,19 @@ class TestParameters:
     @settings(deadline=None, max_examples=200)
     @given(
         name=st.sampled_from(
-            "system messages tools tool_choice thinking output_config metadata stop_sequences"
-            " service_tier output_format thread".split()
+            [
+                "system",
+                "messages",
+                "tools",
+                "tool_choice",
+                "thinking",
+                "output_config",
+                "metadata",
+                "stop_sequences",
+                "service_tier",
+                "output_format",
+                "thread",
+            ]
         ),
         value=json_values,
     )

@@ -29,6 +29,7 @@ PATCH = {"type": "custom", "name": "patch"}
 AGENTS = {
     "type": "namespace",
     "name": "agents",
+    "description": "-",
     "tools": [{"type": "function", "name": "spawn"}],
 }
 
@@ -302,9 +303,11 @@ class TestFailing:
             st.sampled_from(["content", "reasoning", "refusal", "tool_calls", "thinking_blocks"]),
             json_values
             | st.lists(st.fixed_dictionaries({"id": json_values, "function": json_values})),
-        )
+        ),
+        logprobs=json_values | st.lists(st.fixed_dictionaries({"top_logprobs": json_values})),
     )
-    def test_no_message_makes_it_fail(self, message: dict[str, Any]) -> None:
-        body = json.dumps(completion(**message)).encode()
-        found = to_response(body, Echo(), "resp_1", 5, "m")
+    def test_no_message_makes_it_fail(self, message: dict[str, Any], logprobs: Any) -> None:
+        told = completion(**message)
+        told["choices"][0]["logprobs"] = {"content": logprobs}
+        found = to_response(json.dumps(told).encode(), Echo(), "resp_1", 5, "m")
         assert isinstance(found, (dict, ErrorDetail))

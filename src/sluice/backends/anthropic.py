@@ -21,12 +21,10 @@ class AnthropicConfig:
     """One provider of kind `anthropic`.
 
     Attributes:
-        api_key: the credential; None for servers that want none.
         base_url: without `/v1`; None for Anthropic itself.
         connect_seconds: limit on making a connection.
     """
 
-    api_key: str | None
     base_url: str | None = None
     connect_seconds: float = 5.0
 
@@ -38,11 +36,15 @@ class AnthropicBackend:
     dialect = ANTHROPIC_DIALECT
 
     def __init__(self, config: AnthropicConfig) -> None:
-        headers = {"anthropic-version": VERSION}
-        if config.api_key is not None:
-            headers["x-api-key"] = config.api_key
         base = (config.base_url or ANTHROPIC_URL).rstrip("/").removesuffix("/v1") + "/v1"
-        self._client = HTTPClient(Connection(base, headers, config.connect_seconds))
+        self._client = HTTPClient(
+            Connection(
+                base,
+                config.connect_seconds,
+                {"anthropic-version": VERSION},
+                credential=("x-api-key", ""),
+            )
+        )
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         return await self._client.send(request)

@@ -65,6 +65,7 @@ class UpstreamRequest:
         stream: whether server-sent events are asked for.
         request_id: ours, sent along so that both sides' logs join.
         headers: to be sent besides the backend's own.
+        credential: the provider's key for this call, where it wants one.
     """
 
     endpoint: Endpoint
@@ -73,6 +74,7 @@ class UpstreamRequest:
     stream: bool
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    credential: str | None = field(default=None, repr=False)
 
 
 class UpstreamResponse(Protocol):
@@ -116,6 +118,7 @@ class Dialect:
         base64_embeddings: whether `encoding_format: base64` is honoured.
         format: the format of its messages.
         responses: whether it serves OpenAI's Responses itself.
+        vllm: whether vLLM's own members are understood.
     """
 
     token_limit: str = "max_tokens"
@@ -123,6 +126,7 @@ class Dialect:
     base64_embeddings: bool = False
     format: Literal["openai", "anthropic"] = "openai"
     responses: bool = False
+    vllm: bool = False
 
 
 class Backend(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from multidict import CIMultiDict
@@ -30,13 +30,15 @@ class Connection:
 
     Attributes:
         base_url: up to and including `/v1`.
-        headers: sent with every request, the credential among them.
         connect_seconds: limit on making a connection.
+        headers: sent with every request.
+        credential: the header that carries the credential, and what stands before it.
     """
 
     base_url: str
-    headers: Mapping[str, str]
     connect_seconds: float = 5.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    credential: tuple[str, str] = ("authorization", "Bearer ")
 
 
 class HTTPResponse:
@@ -81,6 +83,7 @@ class HTTPClient:
         self._headers = CIMultiDict(connection.headers)
         self._headers["content-type"] = "application/json"
         self._headers["user-agent"] = f"sluice/{__version__}"
+        self._credential = connection.credential
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connection.connect_seconds)
         self._session: aiohttp.ClientSession | None = None
 
@@ -90,6 +93,8 @@ class HTTPClient:
         headers = self._headers.copy()
         headers["x-request-id"] = request.request_id
         headers.update(request.headers)
+        if request.credential is not None:
+            headers[self._credential[0]] = self._credential[1] + request.credential
         try:
             response = await session.post(
                 self._urls[request.endpoint],

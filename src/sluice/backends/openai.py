@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.backends.base import Dialect, UpstreamRequest, UpstreamResponse
 from sluice.backends.http import Connection, HTTPClient
@@ -14,6 +14,7 @@ OPENAI_DIALECT = Dialect(
     token_limit="max_completion_tokens",
     streamed_usage={"include_usage": True},
     base64_embeddings=True,
+    responses=True,
 )
 
 #: Servers that speak the protocol: the oldest spelling of everything is the most understood.
@@ -29,17 +30,17 @@ class OpenAIConfig:
     """One provider of kind `openai`.
 
     Attributes:
-        api_key: the bearer credential; None for servers that want none.
         base_url: up to and including `/v1`; None for OpenAI itself.
         connect_seconds: limit on making a connection.
         max_tokens_field: the name under which it takes the bound on output tokens, where it
             differs from the default.
+        responses: whether it serves Responses; None: OpenAI itself does, others don't.
     """
 
-    api_key: str | None
     base_url: str | None = None
     connect_seconds: float = 5.0
     max_tokens_field: str | None = None
+    responses: bool | None = None
 
 
 class OpenAIBackend:
@@ -49,15 +50,12 @@ class OpenAIBackend:
 
     def __init__(self, config: OpenAIConfig) -> None:
         known = OPENAI_DIALECT if config.base_url is None else COMPATIBLE_DIALECT
-        self.dialect = Dialect(
+        self.dialect = replace(
+            known,
             token_limit=config.max_tokens_field or known.token_limit,
-            streamed_usage=known.streamed_usage,
-            base64_embeddings=known.base64_embeddings,
+            responses=known.responses if config.responses is None else config.responses,
         )
-        headers = {} if config.api_key is None else {"authorization": f"Bearer {config.api_key}"}
-        self._client = HTTPClient(
-            Connection(config.base_url or OPENAI_URL, headers, config.connect_seconds)
-        )
+        self._client = HTTPClient(Connection(config.base_url or OPENAI_URL, config.connect_seconds))
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         return await self._client.send(request)

@@ -13,6 +13,7 @@ VLLM_DIALECT = Dialect(
     token_limit="max_completion_tokens",
     streamed_usage={"include_usage": True, "continuous_usage_stats": True},
     base64_embeddings=True,
+    vllm=True,
 )
 
 
@@ -22,12 +23,10 @@ class VLLMConfig:
 
     Attributes:
         replica: the server's address, without `/v1`.
-        api_key: what the server was started with as `--api-key`, if it was.
         connect_seconds: limit on making a connection.
     """
 
     replica: str
-    api_key: str | None = None
     connect_seconds: float = 5.0
 
 
@@ -38,9 +37,8 @@ class VLLMBackend:
     dialect = VLLM_DIALECT
 
     def __init__(self, config: VLLMConfig) -> None:
-        headers = {} if config.api_key is None else {"authorization": f"Bearer {config.api_key}"}
         base = config.replica.rstrip("/").removesuffix("/v1") + "/v1"
-        self._client = HTTPClient(Connection(base, headers, config.connect_seconds))
+        self._client = HTTPClient(Connection(base, config.connect_seconds))
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         return await self._client.send(request)

@@ -29,6 +29,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         latency_us: from the request's arrival to the end of the answer.
         ttft_us: from arrival to the first generated token; None if there was none.
         attempts: upstream calls made.
+        attempt_log: each call's deployment and how it went, `provider/model=reason, …`.
         estimated: tokens were counted by us.
     """
 
@@ -51,6 +52,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     latency_us: int = 0
     ttft_us: int | None = None
     attempts: int = 0
+    attempt_log: str = ""
     estimated: bool = False
 
 

@@ -69,6 +69,7 @@ class UsageRecord(msgspec.Struct, kw_only=True):
     latency_ms: float
     ttft_ms: float | None
     attempts: int
+    attempt_log: str
 
 
 class UsageRecords(msgspec.Struct, kw_only=True):
@@ -86,7 +87,7 @@ class InvalidCursor(ValueError):
 _COLUMNS = (
     "request_id, time, team_id, key_id, endpoint, model, model_used, deployment, tier, status,"
     " error_code, input_tokens, cached_input_tokens, cache_write_tokens, output_tokens, estimated,"
-    " cost_nano_usd, latency_us, ttft_us, attempts"
+    " cost_nano_usd, latency_us, ttft_us, attempts, attempt_log"
 )
 _SUMS = (
     "requests",

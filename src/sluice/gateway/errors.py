@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
-from sluice.router.dispatch import UpstreamFailure
+from sluice.router.dispatch import TargetsResting, UpstreamFailure
 from sluice.router.policy import RoutingRefused
+from sluice.router.retries import DEADLINE_EXCEEDED, implied_status, retry_after
 from sluice.wire.errors import ErrorDetail, InvalidRequest
 
 #: Longer waits are not worth a client's retry loop; SDKs differ in what they make of them.
 PATIENCE_SECONDS = 60.0
-
-#: Cap on the wait that an upstream may impose through us.
-MAX_RETRY_AFTER_SECONDS = 24 * 3600.0
 
 
 class GatewayError(Exception):
@@ -115,9 +112,10 @@ def from_upstream(failure: UpstreamFailure) -> GatewayError:
     fault, never a 401 for the caller. The upstream's faults are a 502, its overload a 503.
     """
     status, detail = failure.status, failure.detail
+    if status is None and detail.code in _DEADLINES:
+        return GatewayError(504, _server(detail))
     if status is None:
-        status = 504 if detail.code == "upstream_timeout" else 502
-        return GatewayError(status, _server(detail))
+        status = implied_status(failure.classified())
     if status in (401, 402, 403):
         ours = ErrorDetail(
             "The upstream refused the gateway's credential.", code="upstream_credential_refused"
@@ -131,10 +129,13 @@ def from_upstream(failure: UpstreamFailure) -> GatewayError:
         overloaded = ErrorDetail(
             detail.message, "service_unavailable_error", code="server_is_overloaded"
         )
-        return GatewayError(503, overloaded, _wait(failure.headers))
+        return GatewayError(503, overloaded, _wait(failure))
     if 400 <= status < 500:
         return GatewayError(status, _callers(status, detail))
     return GatewayError(502, _server(detail))
+
+
+_DEADLINES = ("upstream_timeout", DEADLINE_EXCEEDED)
 
 
 def _server(detail: ErrorDetail, code: str = "upstream_error") -> ErrorDetail:
@@ -144,7 +145,7 @@ def _server(detail: ErrorDetail, code: str = "upstream_error") -> ErrorDetail:
 def _limited(failure: UpstreamFailure) -> GatewayError:
     detail = failure.detail
     exhausted = "insufficient_quota" in (detail.code, detail.type)
-    headers = _wait(failure.headers)
+    headers = _wait(failure)
     if exhausted:
         headers["x-should-retry"] = "false"
     kind = "insufficient_quota" if exhausted else "rate_limit_error"
@@ -168,41 +169,33 @@ def _callers(status: int, detail: ErrorDetail) -> ErrorDetail:
     return ErrorDetail(detail.message, kind, detail.param, code)
 
 
-def _wait(headers: Mapping[str, str]) -> dict[str, str]:
-    """The upstream's wait, in seconds, and whether it is worth a retry."""
-    seconds = retry_after(headers, datetime.now(UTC))
+def _wait(failure: UpstreamFailure) -> dict[str, str]:
+    """The upstream's wait, in seconds, and whether it is worth a retry; where every target rests
+    by now, the time until the first may be called."""
+    seconds = retry_after(failure.headers, datetime.now(UTC))
+    if failure.resting is not None:
+        seconds = failure.resting.seconds
     if seconds is None:
         return {}
-    wait = {"retry-after": str(math.ceil(seconds))}
-    if _number(headers.get("retry-after-ms")) is not None:
+    wait = _wait_seconds(seconds)
+    if failure.headers.get("retry-after-ms") and failure.resting is None:
         wait["retry-after-ms"] = str(math.ceil(seconds * 1000))
+    return wait
+
+
+def _wait_seconds(seconds: float) -> dict[str, str]:
+    wait = {"retry-after": str(math.ceil(seconds))}
     if seconds > PATIENCE_SECONDS:
         wait["x-should-retry"] = "false"
     return wait
 
 
-def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds to wait by `retry-after-ms`, or `retry-after` in seconds or as an HTTP date.
-
-    Garbage counts as absent; waits are capped at `MAX_RETRY_AFTER_SECONDS`.
-    """
-    seconds = _number(headers.get("retry-after-ms"), 1000)
-    if seconds is None:
-        seconds = _number(headers.get("retry-after"))
-    if seconds is None and (text := headers.get("retry-after")):
-        try:
-            date = parsedate_to_datetime(text)
-        except (ValueError, OverflowError):
-            return None
-        seconds = (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds()
-    if seconds is None:
-        return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
-
-
-def _number(text: str | None, divisor: float = 1) -> float | None:
-    try:
-        number = float(text) / divisor if text else None
-    except ValueError:
-        return None
-    return number if number is not None and math.isfinite(number) else None
+def from_resting(resting: TargetsResting) -> GatewayError:
+    """Every deployment rests: come back when the first one may be called."""
+    if resting.limited:
+        status, kind, code = 429, "rate_limit_error", "rate_limit_exceeded"
+        text = "Every deployment of the model is at its provider's limit."
+    else:
+        status, kind, code = 503, "service_unavailable_error", "server_is_overloaded"
+        text = "Every deployment of the model is resting after failures."
+    return GatewayError(status, ErrorDetail(text, kind, None, code), _wait_seconds(resting.seconds))

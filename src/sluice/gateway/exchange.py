@@ -11,10 +11,11 @@ from typing import Any, Literal
 import uuid_utils
 
 from sluice import __version__
-from sluice.backends.base import Endpoint, UpstreamResponse
+from sluice.backends.base import Endpoint
 from sluice.gateway.auth import Principal
 from sluice.gateway.lifeline import Lifeline
 from sluice.router.catalog import Deployment, Model, Tier
+from sluice.router.dispatch import StreamStart
 from sluice.wire.codec import StreamCodec
 from sluice.wire.request import Request
 from sluice.wire.usage import Usage
@@ -48,7 +49,9 @@ class Exchange:
         team_id, model_used: for logs and headers, as soon as they are known.
         admitted: once it may go upstream.
         deployment, attempts, attempt_started_at: the present or last upstream call.
-        upstream: a stream's upstream response, to be let go in the end.
+        dropped: what the client offered and the upstream can't have.
+        attempt_log: each call's deployment and how it went.
+        start: a stream that has begun; its upstream response is let go in the end.
         stream: the stream's codec, which knows what was used so far.
         charged: its usage event has been handed over.
     """
@@ -64,13 +67,15 @@ class Exchange:
         self.started = time.monotonic()
         self.lifeline = Lifeline(self._heartbeat)
         self._heartbeats: set[asyncio.Future[None]] = set()
-        self.team_id: str | None = None
+        self.team_id = ""
         self.model_used: str | None = None
         self.admitted: Admitted | None = None
         self.deployment: Deployment | None = None
         self.attempts = 0
         self.attempt_started_at = 0.0
-        self.upstream: UpstreamResponse | None = None
+        self.dropped: tuple[str, ...] = ()
+        self.attempt_log: list[str] = []
+        self.start: StreamStart | None = None
         self.stream: StreamCodec | None = None
         self.first_token_at: float | None = None
         self.last_token_at: float | None = None
@@ -117,8 +122,14 @@ class Exchange:
             (b"server", SERVER),
             *more,
         ]
+        if self.endpoint is Endpoint.MESSAGES:
+            headers.append((b"request-id", self.id.encode()))
         if self.model_used is not None:
             headers.append((b"x-model-used", self.model_used.encode()))
+        if self.dropped:
+            headers.append((b"x-dropped-tools", ", ".join(self.dropped).encode()))
+        if self.attempt_log:
+            headers.append((b"x-attempts", ", ".join(self.attempt_log).encode()))
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def respond(

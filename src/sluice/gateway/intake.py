@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from sluice.backends.base import Endpoint
@@ -12,12 +13,15 @@ from sluice.gateway.exchange import Exchange
 from sluice.router.catalog import Tier
 from sluice.wire.embeddings import Encoding, check_embeddings
 from sluice.wire.errors import ErrorDetail, InvalidRequest
+from sluice.wire.messages_request import check_version, read_messages_request
 from sluice.wire.request import Request, check_chat, check_completion, read_request
+from sluice.wire.responses_request import read_responses_request
 
 #: How long a client may take to send its body, in seconds.
 BODY_SECONDS = 60.0
 
-_PROMPT = {Endpoint.CHAT: "messages", Endpoint.COMPLETIONS: "prompt", Endpoint.EMBEDDINGS: "input"}
+#: Headers that belong to an Anthropic client's body, and travel with it.
+_TRAVELLING = (b"anthropic-version", b"anthropic-beta")
 
 
 class ClientLeft(Exception):
@@ -30,11 +34,13 @@ class Received:
 
     Attributes:
         encoding: for embeddings, the encoding that the client wants.
+        headers: that travel with the body to an upstream of the client's own format.
     """
 
     request: Request
     tier: Tier
     encoding: Encoding | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 async def receive_body(exchange: Exchange, limit: int) -> bytes:
@@ -70,20 +76,49 @@ def read_body(exchange: Exchange, principal: Principal, body: bytes) -> Received
     Raises:
         GatewayError: with the parameter named.
     """
-    endpoint = exchange.endpoint
     encoding: Encoding | None = None
+    headers: dict[str, str] = {}
     try:
-        request = read_request(body, _PROMPT[endpoint])
-        if endpoint is Endpoint.CHAT:
-            check_chat(request)
-        elif endpoint is Endpoint.COMPLETIONS:
-            check_completion(request)
-        else:
+        request = _READERS[exchange.endpoint](body)
+        if exchange.endpoint is Endpoint.EMBEDDINGS:
             encoding = check_embeddings(request)
+        elif exchange.endpoint is Endpoint.MESSAGES:
+            headers = {
+                name.decode(): value.decode("latin-1")
+                for name in _TRAVELLING
+                if (value := exchange.header(name)) is not None
+            }
+            check_version(request, headers.get("anthropic-version"))
     except InvalidRequest as error:
         raise GatewayError.of_request(error) from None
     _check_team(exchange, principal, request)
-    return Received(request, _tier(exchange, request), encoding)
+    return Received(request, _tier(exchange, request), encoding, headers)
+
+
+def _read_chat(body: bytes) -> Request:
+    request = read_request(body, "messages")
+    check_chat(request)
+    return request
+
+
+def _read_completion(body: bytes) -> Request:
+    request = read_request(body, "prompt")
+    check_completion(request)
+    return request
+
+
+def _read_input(body: bytes) -> Request:
+    return read_request(body, "input")
+
+
+_READERS: Mapping[Endpoint, Callable[[bytes], Request]] = {
+    Endpoint.CHAT: _read_chat,
+    Endpoint.COMPLETIONS: _read_completion,
+    Endpoint.EMBEDDINGS: _read_input,
+    Endpoint.MODERATIONS: _read_input,
+    Endpoint.MESSAGES: read_messages_request,
+    Endpoint.RESPONSES: read_responses_request,
+}
 
 
 async def _all_parts(exchange: Exchange, limit: int) -> bytes:

@@ -8,6 +8,7 @@ thousands of open streams this costs a fraction of what a timer for each would.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -81,6 +82,10 @@ class Lifeline:
         if self.cut_by is None:
             return False
         return self._task.uncancel() == 0
+
+    def remaining(self) -> float:
+        """Seconds until the whole request must be over."""
+        return math.inf if self.total_at is None else self.total_at - time.monotonic()
 
     def release(self) -> None:
         """What may still be awaited must not be interrupted: the answer is complete."""

@@ -37,7 +37,7 @@ class Meter:
             key_id=admitted.principal.key_id,
             endpoint=exchange.endpoint.value,
             model=admitted.request.model,
-            model_used=admitted.model.name,
+            model_used=exchange.model_used or admitted.model.name,
             deployment=exchange.deployment_name,
             tier=admitted.tier,
             status=exchange.status,
@@ -46,10 +46,13 @@ class Meter:
             cached_input_tokens=usage.cached_input_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
-            cost_nano_usd=self._prices.get(admitted.model.name, Price()).cost(usage),
+            cost_nano_usd=self._prices.get(
+                exchange.model_used or admitted.model.name, Price()
+            ).cost(usage),
             latency_us=int((now - exchange.started) * 1e6),
             ttft_us=None if ttft is None else int((ttft - exchange.started) * 1e6),
             attempts=exchange.attempts,
+            attempt_log=", ".join(exchange.attempt_log),
             estimated=usage.estimated,
         )
 

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from sluice.gateway.exchange import Admitted, Exchange
+from sluice.router.breakers import State
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -68,6 +70,10 @@ COMMIT_BUCKETS = (
     2.5,
 )
 
+_STATES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
+
+_log = structlog.get_logger("sluice.dispatch")
+
 #: The model label of requests that name no model of the catalogue.
 UNKNOWN = "other"
 
@@ -107,6 +113,13 @@ class Metrics:
         )
         self.usage_events = self._counter(
             "gw_usage_events", "Usage events made durable, by path.", ("path",)
+        )
+        self.breaker_state = Gauge(
+            "gw_breaker_state",
+            "A deployment's breaker: 0 closed, 1 half open, 2 open.",
+            ("deployment",),
+            registry=self.registry,
+            multiprocess_mode="livemax",
         )
         self.in_flight = Gauge(
             "gw_in_flight",
@@ -166,6 +179,15 @@ class Metrics:
         if found is None:
             found = self._served[key] = Served(self, *key)
         return found
+
+    def breaker_changed(self, name: str, old: State, new: State) -> None:
+        """See `BreakerObserver`; `name` is a deployment of the configuration."""
+        self.breaker_state.labels(name).set(_STATES[new])
+        _log.warning("breaker moved", deployment=name, old=old, new=new)
+
+    def cooldown_set(self, name: str, seconds: float, limited: bool) -> None:
+        """See `BreakerObserver`."""
+        _log.info("deployment rests", deployment=name, seconds=seconds, limited=limited)
 
     def committed(self, path: str, events: int, seconds: float) -> None:
         """See `RecorderObserver`."""

@@ -7,26 +7,33 @@ nothing; from the first upstream call on, every way out ends in exactly one usag
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections.abc import Callable
 
 import structlog
 
 from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
 from sluice.billing.recorder import Recorder, UsageNotDurable
 from sluice.gateway.auth import KeyRing, Principal, credential_of
-from sluice.gateway.errors import GatewayError, from_upstream
+from sluice.gateway.conversations import Conversations
+from sluice.gateway.errors import GatewayError, from_resting, from_upstream
 from sluice.gateway.exchange import Admitted, Exchange, Outcome, Receive, Scope, Send
 from sluice.gateway.intake import ClientLeft, Received, read_body, receive_body, too_slow
 from sluice.gateway.lifeline import Cut, Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import UNKNOWN, Metrics
-from sluice.gateway.relay import Ending, ErrorEnding, NoEnding, WholeEnding, relay_stream
-from sluice.router.catalog import Catalog, Deployment, Model
-from sluice.router.dispatch import Dispatcher, StreamStart, UpstreamFailure
-from sluice.router.policy import RoutingRefused, choose_model, order_attempts
-from sluice.router.translation import Call
+from sluice.gateway.relay import (
+    Ending,
+    ErrorEnding,
+    NoEnding,
+    WholeEnding,
+    ending_response,
+    relay_stream,
+)
+from sluice.router.catalog import Model
+from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
+from sluice.router.plan import Route, Step
+from sluice.router.policy import Router, RoutingRefused
+from sluice.router.translation import Call, Conversation
 from sluice.wire.codec import StreamCodec
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.request import Request
@@ -49,24 +56,24 @@ class Pipeline:
         self,
         *,
         keys: KeyRing,
-        catalog: Catalog,
+        router: Router,
         dispatcher: Dispatcher,
         meter: Meter,
         recorder: Recorder,
         lifelines: Lifelines,
         metrics: Metrics,
+        conversations: Conversations,
         max_body_bytes: int,
-        draw: Callable[[], float] = random.random,
     ) -> None:
         self._keys = keys
-        self._catalog = catalog
+        self._router = router
         self._dispatcher = dispatcher
         self._meter = meter
         self._recorder = recorder
         self._lifelines = lifelines
         self._metrics = metrics
+        self._conversations = conversations
         self._max_body_bytes = max_body_bytes
-        self._draw = draw
         self.draining = False
 
     async def __call__(
@@ -94,12 +101,12 @@ class Pipeline:
     async def _serve(self, exchange: Exchange) -> None:
         principal = self._authenticate(exchange)
         received = await self._receive(exchange, principal)
-        model, request = self._bound(exchange, principal, received)
-        attempts = order_attempts(model, self._draw)
-        exchange.admitted = Admitted(principal, model, request, received.tier)
-        call = Call(exchange.endpoint, request, exchange.id, received.encoding)
-        ending = await self._answer(exchange, exchange.admitted, attempts, call)
-        ending = await self._settle(exchange, ending)
+        route = self._route(exchange, received)
+        request = _bounded(exchange.endpoint, received.request, route.model, principal)
+        exchange.admitted = Admitted(principal, route.model, request, received.tier)
+        call = await self._call(exchange, principal, request, received)
+        ending = await self._answer(exchange, exchange.admitted, route, call)
+        ending = await self._settle(exchange, ending, call)
         await ending.send(exchange)
 
     def _authenticate(self, exchange: Exchange) -> Principal:
@@ -121,26 +128,38 @@ class Pipeline:
         exchange.lifeline.watch_client(exchange.receive)
         return read_body(exchange, principal, body)
 
-    def _bound(
-        self, exchange: Exchange, principal: Principal, received: Received
-    ) -> tuple[Model, Request]:
-        """Pick the model; see that output is bounded, and fits the context length."""
-        request, endpoint = received.request, exchange.endpoint
+    async def _call(
+        self, exchange: Exchange, principal: Principal, request: Request, received: Received
+    ) -> Call:
+        """The request with what it refers to."""
+        conversation: Conversation | None = None
+        if exchange.endpoint is Endpoint.RESPONSES:
+            conversation = await self._conversations.recall(principal.team_id, request)
+        return Call(
+            endpoint=exchange.endpoint,
+            request=request,
+            request_id=exchange.id,
+            created=exchange.time_us // 1_000_000,
+            encoding=received.encoding,
+            headers=received.headers,
+            conversation=conversation,
+        )
+
+    def _route(self, exchange: Exchange, received: Received) -> Route:
         try:
-            model = choose_model(self._catalog, request.model, endpoint, received.tier)
+            route = self._router.route(received.request.model, exchange.endpoint, received.tier)
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
-        exchange.model_used = model.name
-        if endpoint is Endpoint.EMBEDDINGS:
-            return model, request
-        default = model.default_max_tokens or principal.default_max_tokens
-        return model, _bounded(request, model, default)
+        exchange.model_used = route.model.name
+        total = max(deployment.timeouts.total for deployment in route.model.deployments)
+        exchange.lifeline.total_at = exchange.started + total
+        return route
 
     async def _answer(
         self,
         exchange: Exchange,
         admitted: Admitted,
-        attempts: tuple[Deployment, ...],
+        route: Route,
         call: Call,
     ) -> Ending:
         """Dispatch and relay; give the ending that is due once the charge is durable."""
@@ -148,10 +167,10 @@ class Pipeline:
         in_flight.inc()
         try:
             answer = await self._dispatcher.dispatch(
-                attempts, call, _Attempts(exchange, self._metrics)
+                route, call, _Attempts(exchange, self._metrics), exchange.lifeline.remaining
             )
             if isinstance(answer, StreamStart):
-                exchange.upstream = answer.response
+                exchange.start = answer
                 return await relay_stream(exchange, answer)
             self._meter.learn(exchange, answer.usage)
             exchange.ended("ok", answer.usage)
@@ -159,6 +178,10 @@ class Pipeline:
         except InvalidRequest as refusal:
             error = GatewayError.of_request(refusal)
             exchange.ended("client_error", Usage(), error.detail.code)
+            return ErrorEnding(error)
+        except TargetsResting as resting:
+            error = from_resting(resting)
+            exchange.ended(_blame(error.status), Usage(), error.detail.code)
             return ErrorEnding(error)
         except UpstreamFailure as failure:
             error = from_upstream(failure)
@@ -183,13 +206,15 @@ class Pipeline:
                 exchange.ended("internal_error", usage, "shutting_down")
                 return ErrorEnding(GatewayError.draining())
             case Cut.BETWEEN_TOKENS:
+                if exchange.start is not None:
+                    exchange.start.permit.failed()
                 error = GatewayError.timeout("The upstream paused for too long.")
             case _:
                 error = GatewayError.timeout("The upstream took too long.")
         exchange.ended("upstream_error", usage, error.detail.code)
         return ErrorEnding(error)
 
-    async def _settle(self, exchange: Exchange, ending: Ending) -> Ending:
+    async def _settle(self, exchange: Exchange, ending: Ending, call: Call) -> Ending:
         """Make the charge durable before the client can see the end.
 
         From here on nothing interrupts: a client that leaves at this very moment is charged for
@@ -205,6 +230,8 @@ class Pipeline:
         except UsageNotDurable:
             _log.critical("usage not durable", request_id=exchange.id)
             return ErrorEnding(GatewayError.internal())
+        if (response := ending_response(exchange, ending)) is not None:
+            await self._conversations.remember(exchange.team_id, call, response)
         return ending
 
     def _charge(self, exchange: Exchange) -> asyncio.Future[None] | None:
@@ -226,8 +253,8 @@ class Pipeline:
             usage = self._meter.partial(exchange, exchange.admitted.request)
             exchange.ended("internal_error", usage, "internal_error")
             self._charge(exchange)
-        if exchange.outcome == "ok" and exchange.upstream is not None:
-            await _let_close(exchange.upstream)
+        if exchange.outcome == "ok" and exchange.start is not None:
+            await _let_close(exchange.start.response)
         else:
             _drop(exchange)
 
@@ -246,7 +273,7 @@ class Pipeline:
         _log.info(
             "request refused",
             request_id=exchange.id,
-            team_id=exchange.team_id,
+            team_id=exchange.team_id or None,
             endpoint=exchange.endpoint.value,
             status=error.status,
             error_code=error.detail.code,
@@ -260,36 +287,48 @@ class Pipeline:
 
 
 class _Attempts:
-    """Notes the attempts of an exchange; see `AttemptObserver`."""
+    """Notes the upstream calls of an exchange; see `AttemptObserver`."""
 
     def __init__(self, exchange: Exchange, metrics: Metrics) -> None:
         self._exchange = exchange
         self._metrics = metrics
 
-    def attempt_started(self, deployment: Deployment) -> None:
+    def attempt_started(self, step: Step, dropped: tuple[str, ...]) -> None:
         exchange = self._exchange
-        exchange.deployment = deployment
-        exchange.attempts += 1
+        exchange.dropped = dropped
+        exchange.deployment = step.deployment
+        exchange.model_used = step.model.name
+        exchange.attempts = step.number
         exchange.stream = None
         exchange.attempt_started_at = time.monotonic()
-        if exchange.lifeline.total_at is None:
-            exchange.lifeline.total_at = exchange.attempt_started_at + deployment.timeouts.total
 
     def attempt_streams(self, stream: StreamCodec) -> None:
         self._exchange.stream = stream
 
-    def attempt_ended(self, deployment: Deployment, reason: str) -> None:
-        endpoint = self._exchange.endpoint.value
-        self._metrics.attempts.labels(deployment.provider, endpoint, reason).inc()
+    def attempt_ended(self, step: Step, reason: str) -> None:
+        exchange = self._exchange
+        exchange.attempt_log.append(f"{step.deployment.name}={reason}")
+        self._metrics.attempts.labels(
+            step.deployment.provider, exchange.endpoint.value, reason
+        ).inc()
 
 
-def _bounded(request: Request, model: Model, default: int | None) -> Request:
+#: Operations that generate, and whose output must be bounded.
+_GENERATING = frozenset(
+    {Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.MESSAGES, Endpoint.RESPONSES}
+)
+
+
+def _bounded(endpoint: Endpoint, request: Request, model: Model, principal: Principal) -> Request:
     """The request with a bound on its output: its own if it has one and it fits, else a default.
 
     Raises:
         GatewayError: no bound and no default, or a bound beyond the context length.
     """
+    if endpoint not in _GENERATING:
+        return request
     if request.max_tokens is None:
+        default = model.default_max_tokens or principal.default_max_tokens
         if default is None:
             raise GatewayError.invalid(
                 "`max_tokens` (or `max_completion_tokens`) is required.",
@@ -335,9 +374,8 @@ def _log_request(exchange: Exchange, admitted: Admitted) -> None:
 
 def _drop(exchange: Exchange) -> None:
     """Close the upstream call: it sees its client leave, and stops."""
-    if exchange.upstream is not None:
-        exchange.upstream.close()
-        exchange.upstream = None
+    if exchange.start is not None:
+        exchange.start.response.close()
 
 
 async def _let_close(response: UpstreamResponse) -> None:

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
-from sluice.backends.base import BackendError
+import msgspec
+
+from sluice.backends.base import BackendError, Endpoint
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.exchange import Exchange
 from sluice.router.dispatch import StreamStart
+from sluice.wire.codec import Chained
 from sluice.wire.errors import ErrorDetail
+from sluice.wire.messages_errors import messages_error_body, messages_status
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
@@ -55,12 +60,33 @@ class ErrorEnding:
             await exchange.send({"type": "http.response.body", "body": tail})
             return
         more = [(name.encode(), value.encode()) for name, value in error.headers.items()]
-        await exchange.respond(error.status, error_body(exchange, error), more)
+        await exchange.respond(error_status(exchange, error), error_body(exchange, error), more)
 
 
 def error_body(exchange: Exchange, error: GatewayError) -> bytes:
     """An error's body in the format of the endpoint that was called."""
+    if exchange.endpoint is Endpoint.MESSAGES:
+        return messages_error_body(error.status, error.detail, exchange.id)
     return error.body()
+
+
+def error_status(exchange: Exchange, error: GatewayError) -> int:
+    """An error's status as clients of the endpoint know it."""
+    if exchange.endpoint is Endpoint.MESSAGES:
+        return messages_status(error.status)
+    return error.status
+
+
+def ending_response(exchange: Exchange, ending: Ending) -> dict[str, Any] | None:
+    """The response object of a Responses answer that ended well; None for everything else."""
+    if exchange.endpoint is not Endpoint.RESPONSES:
+        return None
+    if isinstance(ending, WholeEnding):
+        response: dict[str, Any] = msgspec.json.decode(ending.body)
+        return response
+    if isinstance(ending, StreamEnding) and isinstance(exchange.stream, Chained):
+        return getattr(exchange.stream.outer, "response", None)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +127,7 @@ async def relay_stream(exchange: Exchange, start: StreamStart) -> Ending:
     usage = stream.usage(start.prompt_characters)
     if stream.failure is not None:
         failure = start.clean(stream.failure)
+        start.broke(stream.failure)
         exchange.ended("upstream_error", usage, failure.code or "upstream_error")
         return ErrorEnding(GatewayError(502, failure))
     exchange.ended("ok", usage)

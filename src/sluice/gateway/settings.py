@@ -58,40 +58,55 @@ def _credential(value: str) -> str:
     return value
 
 
-class OpenAIProvider(_Strict):
+class _Keyed(_Strict):
+    """A provider that wants credentials: one, or several that are taken in turn."""
+
+    api_key: str | None = None
+    api_keys: list[str] = Field(default=[])
+
+    @field_validator("api_key")
+    @classmethod
+    def _usable_key(cls, value: str | None) -> str | None:
+        return value and _credential(value)
+
+    @field_validator("api_keys")
+    @classmethod
+    def _usable_keys(cls, value: list[str]) -> list[str]:
+        return [_credential(key) for key in value]
+
+    def credentials(self) -> list[str]:
+        """All keys, each once."""
+        return list(dict.fromkeys([*([self.api_key] if self.api_key else []), *self.api_keys]))
+
+
+class OpenAIProvider(_Keyed):
     """OpenAI, or any server that speaks its protocol at `base_url`."""
 
     kind: Literal["openai"]
-    api_key: str | None = None
     base_url: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    responses: bool | None = None
     timeouts: TimeoutSettings = TimeoutSettings()
 
     _url = field_validator("base_url")(lambda value: value and _http_url(value))
-    _key = field_validator("api_key")(lambda value: value and _credential(value))
 
 
-class AnthropicProvider(_Strict):
+class AnthropicProvider(_Keyed):
     """Anthropic, or a server that speaks its protocol at `base_url`."""
 
     kind: Literal["anthropic"]
-    api_key: str | None = None
     base_url: str | None = None
     timeouts: TimeoutSettings = TimeoutSettings()
 
     _url = field_validator("base_url")(lambda value: value and _http_url(value))
-    _key = field_validator("api_key")(lambda value: value and _credential(value))
 
 
-class VLLMProvider(_Strict):
+class VLLMProvider(_Keyed):
     """vLLM replicas of one's own."""
 
     kind: Literal["vllm"]
     replicas: list[str] = Field(min_length=1)
-    api_key: str | None = None
     timeouts: TimeoutSettings = TimeoutSettings()
-
-    _key = field_validator("api_key")(lambda value: value and _credential(value))
 
     @field_validator("replicas")
     @classmethod
@@ -162,6 +177,26 @@ class ModelSettings(_Strict):
     price: PriceSettings | None = None
     default_max_tokens: int | None = Field(None, gt=0)
     deployments: list[DeploymentSettings] = Field(min_length=1)
+    fallbacks: list[str] = Field(default=[])
+    context_fallbacks: list[str] = Field(default=[])
+    content_fallbacks: list[str] = Field(default=[])
+
+
+class BreakerSettings(_Strict):
+    """When a deployment rests after failures; see `BreakerConfig`."""
+
+    window_seconds: float = Field(30.0, gt=0)
+    min_calls: int = Field(10, gt=0)
+    failure_ratio: float = Field(0.5, gt=0, le=1)
+    open_seconds: float = Field(15.0, gt=0)
+    max_cooldown_seconds: float = Field(300.0, gt=0)
+
+
+class DispatchSettings(_Strict):
+    """How upstreams are called."""
+
+    attempts: int = Field(3, ge=1, le=10)
+    breaker: BreakerSettings = BreakerSettings()
 
 
 class ServerSettings(_Strict):
@@ -170,6 +205,7 @@ class ServerSettings(_Strict):
     max_body_bytes: int = Field(32 * 1024 * 1024, gt=0)
     drain_seconds: float = Field(30.0, ge=0)
     heartbeat_seconds: float = Field(15.0, gt=0)
+    responses_retention_days: float = Field(30.0, gt=0)
 
 
 class Config(_Strict):
@@ -178,11 +214,20 @@ class Config(_Strict):
     providers: dict[str, Provider] = Field(min_length=1)
     models: list[ModelSettings] = Field(min_length=1)
     server: ServerSettings = ServerSettings()
+    dispatch: DispatchSettings = DispatchSettings()
+
+    def credentials(self) -> dict[str, list[str]]:
+        """The keys of each provider that has any."""
+        keyed = {
+            name: provider.credentials()
+            for name, provider in self.providers.items()
+            if isinstance(provider, _Keyed)
+        }
+        return {name: keys for name, keys in keyed.items() if keys}
 
     def secrets(self) -> list[str]:
         """Credentials that must appear in no output."""
-        keys = [getattr(provider, "api_key", None) for provider in self.providers.values()]
-        return [key for key in keys if key]
+        return [key for keys in self.credentials().values() for key in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +421,7 @@ def _with_environment(value: Any, env: Mapping[str, str], where: _Lines, *path: 
 
 def _check_references(config: Config, where: _Lines) -> None:
     seen: set[str] = set()
+    names = {model.name for model in config.models}
     for index, model in enumerate(config.models):
         if model.name in seen:
             raise ConfigError(
@@ -388,6 +434,14 @@ def _check_references(config: Config, where: _Lines) -> None:
                 raise ConfigError(
                     where.fault(path, f"there is no provider `{deployment.provider}`")
                 )
+        for chain in ("fallbacks", "context_fallbacks", "content_fallbacks"):
+            for position, name in enumerate(getattr(model, chain)):
+                if name not in names or name == model.name:
+                    raise ConfigError(
+                        where.fault(
+                            ("models", index, chain, position), f"there is no other model `{name}`"
+                        )
+                    )
         if not any(deployment.weight for deployment in model.deployments):
             raise ConfigError(
                 where.fault(("models", index, "deployments"), "no deployment has a weight above 0")

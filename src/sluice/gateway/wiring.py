@@ -26,15 +26,19 @@ from sluice.billing.redis_link import RedisLink
 from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing, KeySync
+from sluice.gateway.conversations import Conversations
 from sluice.gateway.lifeline import Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline import Pipeline
+from sluice.gateway.responses import ResponseStore
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin import admin_router
 from sluice.gateway.routes.completions import completion_routes
 from sluice.gateway.routes.health import Check, health_routes
 from sluice.gateway.routes.models import model_routes
+from sluice.gateway.routes.responses import response_routes
+from sluice.gateway.routes.token_counts import TokenCounter, token_count_routes
 from sluice.gateway.routes.usage import usage_routes
 from sluice.gateway.secrets import key_hash, redactor
 from sluice.gateway.settings import (
@@ -48,8 +52,12 @@ from sluice.gateway.settings import (
     VLLMProvider,
 )
 from sluice.gateway.tenancy import Tenancy
+from sluice.router.breakers import BreakerConfig, Breakers
 from sluice.router.catalog import Catalog, Deployment, Model, Timeouts
+from sluice.router.credentials import Credentials
 from sluice.router.dispatch import Dispatcher
+from sluice.router.plan import Fallbacks
+from sluice.router.policy import Router
 
 #: Bound on output that the first team gets, so that a bare SDK call works.
 FIRST_TEAM_MAX_TOKENS = 1024
@@ -108,17 +116,56 @@ def _backend(provider: Provider) -> Backend:
         case OpenAIProvider():
             return OpenAIBackend(
                 OpenAIConfig(
-                    provider.api_key, provider.base_url, connect, provider.max_tokens_field
+                    provider.base_url, connect, provider.max_tokens_field, provider.responses
                 )
             )
         case AnthropicProvider():
-            return AnthropicBackend(AnthropicConfig(provider.api_key, provider.base_url, connect))
+            return AnthropicBackend(AnthropicConfig(provider.base_url, connect))
         case VLLMProvider():
-            return VLLMBackend(VLLMConfig(provider.replicas[0], provider.api_key, connect))
+            return VLLMBackend(VLLMConfig(provider.replicas[0], connect))
         case _:
             return SimulatorBackend(
                 SimulatorConfig(provider.ttft_ms / 1000, provider.itl_ms / 1000)
             )
+
+
+def create_credentials(config: Config) -> dict[str, Credentials]:
+    """The keys of each provider that has any."""
+    longest = config.dispatch.breaker.max_cooldown_seconds
+    return {name: Credentials(keys, longest) for name, keys in config.credentials().items()}
+
+
+def create_dispatcher(
+    config: Config,
+    backends: Mapping[str, Backend],
+    credentials: Mapping[str, Credentials],
+    metrics: Metrics,
+) -> Dispatcher:
+    """The dispatcher with its breakers and credentials."""
+    given = config.dispatch.breaker
+    breakers = Breakers(
+        BreakerConfig(
+            window=given.window_seconds,
+            min_calls=given.min_calls,
+            failure_ratio=given.failure_ratio,
+            open_seconds=given.open_seconds,
+            max_cooldown=given.max_cooldown_seconds,
+        ),
+        observer=metrics,
+    )
+    redact = redactor(config.secrets())
+    return Dispatcher(backends, credentials, breakers, redact, config.dispatch.attempts)
+
+
+def create_router(config: Config, catalog: Catalog) -> Router:
+    """The router with the fallbacks of the configuration."""
+    fallbacks = {
+        model.name: Fallbacks(
+            tuple(model.fallbacks), tuple(model.context_fallbacks), tuple(model.content_fallbacks)
+        )
+        for model in config.models
+    }
+    return Router(catalog, fallbacks)
 
 
 def create_catalog(config: Config) -> Catalog:
@@ -186,24 +233,29 @@ def create_gateway(
     if environment.admin_key is not None:
         ring.admit_admins({key_hash(environment.admin_key)})
     sync = KeySync(ring, tenancy, metrics.staleness.set)
+    store = ResponseStore(link, int(config.server.responses_retention_days * 86_400))
     recorder = Recorder(link, RecorderConfig(environment.spool), metrics)
     lifelines = Lifelines(config.server.heartbeat_seconds, metrics.loop_lag.set)
     catalog = create_catalog(config)
     backends = create_backends(config)
+    credentials = create_credentials(config)
     pipeline = Pipeline(
         keys=ring,
-        catalog=catalog,
-        dispatcher=Dispatcher(backends, redactor(config.secrets())),
+        router=create_router(config, catalog),
+        dispatcher=create_dispatcher(config, backends, credentials, metrics),
         meter=Meter({m.name: m.price.price() for m in config.models if m.price is not None}),
         recorder=recorder,
         lifelines=lifelines,
         metrics=metrics,
+        conversations=Conversations(store),
         max_body_bytes=config.server.max_body_bytes,
     )
     access = Access(ring)
     routes = [
         *completion_routes(pipeline),
         *model_routes(catalog, access),
+        *response_routes(store, access),
+        *token_count_routes(TokenCounter(catalog, backends, credentials), access),
         *usage_routes(UsageReports(pool), tenancy, access),
         admin_router(tenancy, access),
         *health_routes(_checks(pipeline, pool, recorder), frozenset({"gateway"}), metrics.render),

@@ -1,14 +1,12 @@
-"""Which deployments to try, and in which order. Pure: values in, values out."""
+"""Which model serves a request, and which others may. Pure: values in, values out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from sluice.backends.base import Endpoint
-from sluice.router.catalog import NEEDED, Catalog, Deployment, Model
-
-#: Upstream calls that one request may cost.
-ATTEMPT_BUDGET = 3
+from sluice.router.catalog import NEEDED, Catalog, Model
+from sluice.router.plan import Fallbacks, Route, expand
 
 
 class RoutingRefused(Exception):
@@ -45,26 +43,26 @@ def choose_model(catalog: Catalog, name: str, endpoint: Endpoint, tier: str) -> 
     return model
 
 
-def order_attempts(model: Model, draw: Callable[[], float]) -> tuple[Deployment, ...]:
-    """The deployments in the order in which to try them.
+class Router:
+    """Turns a model's name into the models that a request may reach."""
 
-    The first is drawn by weight, the next by weight among the rest, and so on: traffic splits by
-    weight, and what a failing deployment can't take splits by weight too. A deployment of weight
-    0 takes no traffic. A model's only deployment gets a second chance.
+    def __init__(self, catalog: Catalog, fallbacks: Mapping[str, Fallbacks]) -> None:
+        """Args:
+        catalog: the models.
+        fallbacks: by the name of the model that has them.
+        """
+        self._catalog = catalog
+        self._fallbacks = fallbacks
 
-    Args:
-        model: with its deployments.
-        draw: gives a number in [0, 1).
-    """
-    rest = [deployment for deployment in model.deployments if deployment.weight > 0]
-    if len(rest) == 1:
-        return (rest[0], rest[0])
-    order: list[Deployment] = []
-    while rest and len(order) < ATTEMPT_BUDGET:
-        mark = draw() * sum(deployment.weight for deployment in rest)
-        for position, deployment in enumerate(rest):
-            mark -= deployment.weight
-            if mark < 0 or position == len(rest) - 1:
-                order.append(rest.pop(position))
-                break
-    return tuple(order)
+    def route(self, name: str, endpoint: Endpoint, tier: str) -> Route:
+        """The model of a name, with its fallbacks.
+
+        Raises:
+            RoutingRefused: see `choose_model`.
+        """
+        model = choose_model(self._catalog, name, endpoint, tier)
+
+        def fits(other: Model) -> bool:
+            return NEEDED[endpoint] in other.capabilities and tier in other.tiers
+
+        return expand(model, self._catalog.get, self._fallbacks, fits)

@@ -19,7 +19,7 @@ BACKOFF_BASE_SECONDS = 0.25
 BACKOFF_CAP_SECONDS = 8.0
 
 #: The longest wait within a request; for longer ones the caller had better come back.
-MAX_WAIT_SECONDS = BACKOFF_CAP_SECONDS
+MAX_WAIT_SECONDS = 2.0
 
 #: Cap on what an upstream's `Retry-After` is taken for.
 MAX_RETRY_AFTER_SECONDS = 24 * 3600.0

@@ -1,22 +1,56 @@
 """From a client's request to one upstream's, and back: which codecs join the two.
 
 What depends on the pair of formats is decided here, once for each attempt; dispatch and relay
-know bytes only.
+know bytes only. Same formats pass through; everything else goes by way of chat (see `codec`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sluice.backends.base import Dialect, Endpoint
-from sluice.router.catalog import Deployment
-from sluice.wire.answer import Answer, read_answer
-from sluice.wire.codec import StreamCodec
+from sluice.router.catalog import Deployment, Model
+from sluice.wire.answer import UNREADABLE, Answer, read_answer
+from sluice.wire.anthropic_answer import read_anthropic_error, read_message
+from sluice.wire.anthropic_request import names_of, profile_of, to_messages
+from sluice.wire.anthropic_stream import AnthropicChatStream
+from sluice.wire.codec import Chained, ClientStream, StreamCodec
 from sluice.wire.embeddings import Encoding
 from sluice.wire.errors import ErrorDetail, read_error
+from sluice.wire.messages_answer import to_message
+from sluice.wire.messages_content import without_own_thinking
+from sluice.wire.messages_passthrough import (
+    AnthropicPassStream,
+    anthropic_error,
+    read_pass_message,
+)
+from sluice.wire.messages_request import to_chat as messages_to_chat
+from sluice.wire.messages_stream import MessagesFromChat
+from sluice.wire.objects import MalformedJSON, encode, raw
 from sluice.wire.request import Request, upstream_body
+from sluice.wire.responses_answer import to_response
+from sluice.wire.responses_request import to_chat as responses_to_chat
+from sluice.wire.responses_stream import ResponsesFromChat
 from sluice.wire.stream import CompletionStream, StreamView
+
+ReadAnswer = Callable[[bytes], Answer | ErrorDetail]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a Responses request continues, and the response that it makes.
+
+    Attributes:
+        response_id: of the response to come.
+        history: items of the conversation so far, oldest first.
+        referenced: stored items by their ids.
+    """
+
+    response_id: str
+    history: Sequence[dict[str, Any]] = ()
+    referenced: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +61,19 @@ class Call:
         endpoint: the operation that the client called.
         request: its checked request, in the client's own format.
         request_id: ours.
+        created: when it came, seconds since the epoch.
         encoding: for embeddings, the encoding that the client wants.
         headers: of the client's, those that travel with its body to upstreams of its own format.
+        conversation: for Responses.
     """
 
     endpoint: Endpoint
     request: Request
     request_id: str
+    created: int = 0
     encoding: Encoding | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    conversation: Conversation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,40 +87,134 @@ class Translation:
         read_answer: reads a whole answer: the client's form of it, or what is wrong with it.
         read_error: reads the body of a refusal.
         headers: to be sent along.
+        dropped: what was offered by the client and could not be passed on, for a header.
     """
 
     endpoint: Endpoint
     body: bytes
     open_stream: Callable[[], StreamCodec]
-    read_answer: Callable[[bytes], Answer | ErrorDetail]
+    read_answer: ReadAnswer
     read_error: Callable[[bytes], ErrorDetail | None] = read_error
     headers: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
 
-def translate(call: Call, deployment: Deployment, dialect: Dialect) -> Translation:
-    """The translation for a call to a deployment.
+def translate(call: Call, model: Model, deployment: Deployment, dialect: Dialect) -> Translation:
+    """The translation for a call to a deployment of a model.
 
     Raises:
         InvalidRequest: the upstream has no way to do what the request asks; names the parameter.
     """
-    return _openai(call, deployment, dialect)
+    if call.endpoint is Endpoint.MESSAGES:
+        if dialect.format == "anthropic":
+            return _messages_pass(call, deployment)
+        return _messages(call, model, deployment, dialect)
+    if call.endpoint is Endpoint.RESPONSES:
+        return _responses(call, deployment, dialect)
+    return _chat(call, call.request, deployment, dialect)
 
 
-def _openai(call: Call, deployment: Deployment, dialect: Dialect) -> Translation:
-    """The same format on both sides."""
-    request = call.request
+def _chat(call: Call, request: Request, deployment: Deployment, dialect: Dialect) -> Translation:
+    """The hub: a chat request (or another of OpenAI's simple ones) to either kind of upstream."""
+    if dialect.format == "anthropic":
+        return _chat_to_anthropic(call, request, deployment)
     if call.encoding == "base64" and not dialect.base64_embeddings:
         request = request.with_member("encoding_format", "float")
+    endpoint = call.endpoint
+    if endpoint in (Endpoint.MESSAGES, Endpoint.RESPONSES):
+        endpoint = Endpoint.CHAT
     limit = {Endpoint.CHAT: dialect.token_limit, Endpoint.COMPLETIONS: "max_tokens"}
     return Translation(
-        endpoint=call.endpoint,
-        body=upstream_body(
-            request, deployment.model, limit.get(call.endpoint), dialect.streamed_usage
-        ),
+        endpoint=endpoint,
+        body=upstream_body(request, deployment.model, limit.get(endpoint), dialect.streamed_usage),
         open_stream=lambda: CompletionStream(view_of(request)),
         read_answer=lambda body: read_answer(
             body, request.model, request.prompt_characters, call.encoding
         ),
+    )
+
+
+def _chat_to_anthropic(call: Call, request: Request, deployment: Deployment) -> Translation:
+    names = names_of(request)
+    return Translation(
+        endpoint=Endpoint.MESSAGES,
+        body=to_messages(request, profile_of(deployment.model)),
+        open_stream=lambda: AnthropicChatStream(view_of(request), names, call.created),
+        read_answer=lambda body: read_message(
+            body, request.model, names, request.prompt_characters, call.created
+        ),
+        read_error=read_anthropic_error,
+    )
+
+
+def _messages_pass(call: Call, deployment: Deployment) -> Translation:
+    """An Anthropic client and an Anthropic upstream: nothing is touched but the model's name."""
+    request = call.request
+    members = {**without_own_thinking(request.members), "model": raw(deployment.model)}
+    return Translation(
+        endpoint=Endpoint.MESSAGES,
+        body=encode(members),
+        open_stream=lambda: AnthropicPassStream(request.model),
+        read_answer=lambda body: read_pass_message(body, request.model, request.prompt_characters),
+        read_error=anthropic_error,
+        headers=call.headers,
+    )
+
+
+def _messages(call: Call, model: Model, deployment: Deployment, dialect: Dialect) -> Translation:
+    """An Anthropic client before an upstream that speaks chat."""
+    given = call.request
+    chat = messages_to_chat(
+        given,
+        vllm=dialect.vllm,
+        reasoning="reasoning" in model.capabilities,
+        system_first=dialect.vllm,
+    )
+    inner = _chat(call, chat, deployment, dialect)
+    characters = chat.prompt_characters
+
+    def whole(body: bytes) -> bytes:
+        return to_message(body, given.model, characters)
+
+    return _outside(inner, lambda: MessagesFromChat(given.model, characters), whole)
+
+
+def _responses(call: Call, deployment: Deployment, dialect: Dialect) -> Translation:
+    """A Responses client, before any upstream that can be reached by chat."""
+    conversation = call.conversation or Conversation("")
+    equivalent = responses_to_chat(call.request, conversation.history, conversation.referenced)
+    inner = _chat(call, equivalent.request, deployment, dialect)
+    about = (equivalent.echo, conversation.response_id, call.created, call.request.model)
+
+    def whole(body: bytes) -> bytes | ErrorDetail:
+        response = to_response(body, *about)
+        return response if isinstance(response, ErrorDetail) else encode(response)
+
+    outer = _outside(inner, lambda: ResponsesFromChat(*about), whole)
+    return replace(outer, dropped=equivalent.dropped_tools)
+
+
+def _outside(
+    inner: Translation,
+    open_outer: Callable[[], ClientStream],
+    whole: Callable[[bytes], bytes | ErrorDetail],
+) -> Translation:
+    """A translation into chat, with one from chat into the client's format around it."""
+
+    def read(body: bytes) -> Answer | ErrorDetail:
+        answer = inner.read_answer(body)
+        if isinstance(answer, ErrorDetail):
+            return answer
+        try:
+            outer = whole(answer.body)
+        except MalformedJSON:
+            return UNREADABLE
+        return outer if isinstance(outer, ErrorDetail) else Answer(outer, answer.usage)
+
+    return replace(
+        inner,
+        open_stream=lambda: Chained(inner.open_stream(), open_outer()),
+        read_answer=read,
     )
 
 

@@ -209,8 +209,8 @@ def to_messages(request: Request, profile: AnthropicProfile) -> bytes:
     """
     try:
         return encode(_translated(request, profile))
-    except RecursionError:
-        raise InvalidRequest("the request is nested too deeply", "messages") from None
+    except (RecursionError, msgspec.DecodeError):  # numbers may be out of range
+        raise InvalidRequest("the request holds a value that can't be read") from None
 
 
 def _translated(request: Request, profile: AnthropicProfile) -> Block:
@@ -280,13 +280,13 @@ class _Conversation:
         """Take the next message."""
         role = message.role
         if role in ("system", "developer"):
-            blocks = _blocks(message, where)
+            blocks = _marked(_blocks(message, where), message.cache_control)
             if self._turns:
                 self._append("system", blocks)
             else:
                 self.system += blocks
         elif role == "user":
-            self._append("user", _blocks(message, where))
+            self._append("user", _marked(_blocks(message, where), message.cache_control))
         elif role == "assistant":
             self._assistant(message, where)
         elif role in ("tool", "function"):
@@ -404,9 +404,8 @@ def _blocks(message: _Message, where: str) -> list[Block]:
     """A message's content. Blank texts are refused upstream, and say nothing."""
     content, where = message.content, f"{where}.content"
     if isinstance(content, str):
-        blocks = [_text(content)] if content.strip() else []
-        return blocks if message.role == "tool" else _marked(blocks, message.cache_control)
-    blocks = []
+        return [_text(content)] if content.strip() else []
+    blocks: list[Block] = []
     for number, part in enumerate(content or []):
         block = _part(part, message.role in ("user", "tool"), f"{where}[{number}]")
         if block["type"] != "text" or block["text"].strip():

@@ -123,7 +123,7 @@ class AnthropicChatStream:
 
     def _take(self, data: bytes) -> bytes:
         event = read_event(data)
-        if event is None or event.type == "error" or bytes(event.error) != b"null":
+        if event is None:
             self.failure = read_anthropic_error(data) or UNREADABLE_EVENT
             return b""
         take = self._takers.get(event.type)

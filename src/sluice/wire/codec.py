@@ -25,8 +25,12 @@ class StreamCodec(Protocol):
     """
 
     failure: ErrorDetail | None
-    has_content: bool
-    done: bool
+
+    @property
+    def has_content(self) -> bool: ...
+
+    @property
+    def done(self) -> bool: ...
 
     def feed(self, piece: bytes) -> bytes:
         """Bytes from the upstream, split anywhere; gives those for the client. What ends the
@@ -81,7 +85,7 @@ class Chained:
 
     def __init__(self, inner: StreamCodec, outer: ClientStream) -> None:
         self._inner = inner
-        self._outer = outer
+        self.outer = outer
 
     @property
     def failure(self) -> ErrorDetail | None:
@@ -104,15 +108,15 @@ class Chained:
 
     def feed(self, piece: bytes) -> bytes:
         """See `StreamCodec`."""
-        return self._outer.feed(self._inner.feed(piece))
+        return self.outer.feed(self._inner.feed(piece))
 
     def end(self) -> bytes:
         """See `StreamCodec`."""
-        return self._outer.feed(self._inner.end())
+        return self.outer.feed(self._inner.end())
 
     def tail(self) -> bytes:
         """See `StreamCodec`."""
-        return self._outer.feed(self._inner.tail()) + self._outer.tail()
+        return self.outer.feed(self._inner.tail()) + self.outer.tail()
 
     def usage(self, prompt_characters: int) -> Usage:
         """See `StreamCodec`."""
@@ -120,4 +124,4 @@ class Chained:
 
     def error(self, status: int, detail: ErrorDetail) -> bytes:
         """See `StreamCodec`."""
-        return self._outer.error(detail)
+        return self.outer.error(detail)

@@ -86,12 +86,15 @@ def read_part(members: RawObject, name: str, decoder: msgspec.json.Decoder[T]) -
         raise InvalidRequest(f"`{where}` is invalid: {reason}", where) from None
 
 
-def chat_messages(members: RawObject, *, vllm: bool) -> list[dict[str, Any]]:
+def chat_messages(
+    members: RawObject, *, vllm: bool, system_first: bool = False
+) -> list[dict[str, Any]]:
     """`system` and `messages` as chat messages.
 
     Args:
         members: of a checked Messages request.
         vllm: the upstream is vLLM, which takes reasoning back and no files.
+        system_first: the model's chat template takes a system message at the start only.
 
     Raises:
         InvalidRequest: something that chat has no form for; names the place.
@@ -107,7 +110,14 @@ def chat_messages(members: RawObject, *, vllm: bool) -> list[dict[str, Any]]:
             conversation.assistant(turn.content, where)
         else:
             conversation.user(turn.content, where)
-    return conversation.close()
+    messages = conversation.close()
+    return _with_system_first(messages) if system_first else messages
+
+
+def _with_system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    texts = [message["content"] for message in messages if message["role"] == "system"]
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": "\n".join(texts)}, *others] if texts else others
 
 
 class _Conversation:

@@ -7,7 +7,6 @@ the client asked for, and the end, which is kept back until it is charged. What 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 from sluice.wire import sse
 from sluice.wire.answer import UNREADABLE, Answer
 from sluice.wire.errors import ErrorDetail
+from sluice.wire.messages_errors import error_event
 from sluice.wire.objects import MalformedJSON, RawObject, decode_object, encode, mended, raw
 from sluice.wire.usage import Usage, estimate_tokens
 
@@ -166,10 +166,12 @@ _KNOWN = frozenset((
 
 
 def read_event(data: bytes) -> StreamEvent | None:
-    """An event's data; None where it can't be read. One of a type that isn't known, whose
-    members may be anything, is known by its type alone."""
+    """An event's data; None where it is an error or can't be read. One of a type that isn't
+    known, whose members may be anything, is known by its type alone."""
     try:
-        return mended(_events, data)
+        event = mended(_events, data)
+        failed = event.type in ("", "error") or bytes(event.error) != b"null"
+        return None if failed else event
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
     try:
@@ -272,10 +274,8 @@ class AnthropicPassStream:
         return self._meter.usage(prompt_characters)
 
     def error(self, status: int, detail: ErrorDetail) -> bytes:
-        """See `StreamCodec`. A type of the gateway's own becomes Anthropic's for the status."""
-        kind = detail.type if detail.type in _ERROR_TYPES.values() else None
-        body = {"type": kind or _ERROR_TYPES.get(status, "api_error"), "message": detail.message}
-        return sse.encode(encode({"type": "error", "error": body}), b"error")
+        """See `StreamCodec`."""
+        return error_event(detail)
 
     def _take_all(self, events: list[sse.Event]) -> bytes:
         out: list[bytes] = []
@@ -287,7 +287,7 @@ class AnthropicPassStream:
 
     def _take(self, data: bytes, name: bytes) -> bytes:
         event = read_event(data)
-        if event is None or event.type == "error" or bytes(event.error) != b"null":
+        if event is None:
             self.failure = anthropic_error(data) or UNREADABLE_EVENT
             return b""
         self._meter.note(event)
@@ -301,23 +301,6 @@ class AnthropicPassStream:
             self._ending.append(out)
             return b""
         return out
-
-
-#: Anthropic's types of errors, by status.
-_ERROR_TYPES: Mapping[int, str] = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "api_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
 
 
 def _renamed_start(data: bytes, model: str) -> bytes:

@@ -100,6 +100,7 @@ def read_messages_request(body: bytes) -> Request:
     """
     members = read_members(body)
     tier, team = member(members, "x-tier", str), member(members, "x-team-id", str)
+    disable_fallbacks = member(members, "disable_fallbacks", bool) or False
     for name in OURS:
         members.pop(name, None)
     max_tokens = member(members, "max_tokens", int)
@@ -114,6 +115,7 @@ def read_messages_request(body: bytes) -> Request:
         max_tokens=max_tokens,
         tier=tier,
         team_id=team,
+        disable_fallbacks=disable_fallbacks,
         prompt_characters=sum(len(bytes(members.get(n, b""))) for n in ("system", "messages")),
     )
 
@@ -173,7 +175,9 @@ def check_version(request: Request, version: str | None) -> None:
             )
 
 
-def to_chat(request: Request, *, vllm: bool, reasoning: bool = True) -> Request:
+def to_chat(
+    request: Request, *, vllm: bool, reasoning: bool = True, system_first: bool = False
+) -> Request:
     """The chat request that asks for the same.
 
     Streams are marked as wanting usage, which Anthropic's always report; the upstream's dialect
@@ -183,14 +187,18 @@ def to_chat(request: Request, *, vllm: bool, reasoning: bool = True) -> Request:
         request: a Messages request.
         vllm: the upstream is vLLM, whose chat takes more than OpenAI's.
         reasoning: the model takes `reasoning_effort`; where not, thinking is left to it.
+        system_first: the model's chat template takes a system message at the start only (many
+            that vLLM serves; Claude Code sends some in between).
 
     Raises:
         InvalidRequest: chat has no way to do what it asks; names the parameter.
     """
     # To fill a cache only, Anthropic takes a bound of 0; for chat one token is the least.
     limit = max(request.max_tokens or 0, 1)
+    _refuse_server_side(request.members)
     try:
-        members = _members(request, limit, vllm, reasoning)
+        messages = chat_messages(request.members, vllm=vllm, system_first=system_first)
+        members = _members(request, messages, limit, vllm, reasoning)
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply", code="invalid_json") from None
     return replace(
@@ -201,12 +209,13 @@ def to_chat(request: Request, *, vllm: bool, reasoning: bool = True) -> Request:
     )
 
 
-def _members(request: Request, limit: int, vllm: bool, reasoning: bool) -> RawObject:
+def _members(
+    request: Request, messages: list[dict[str, Any]], limit: int, vllm: bool, reasoning: bool
+) -> RawObject:
     given = request.members
-    _refuse_server_side(given)
     chat: dict[str, Any] = {
         "model": request.model,
-        "messages": _conversation(given, vllm),
+        "messages": messages,
         "max_completion_tokens": limit,
     }
     if request.stream:
@@ -216,11 +225,7 @@ def _members(request: Request, limit: int, vllm: bool, reasoning: bool) -> RawOb
         chat |= _reasoning(given, vllm)
     if not vllm:
         chat |= _account(given)
-    members = {name: raw(value) for name, value in chat.items()}
-    last = chat["messages"][-1]
-    if vllm and last["role"] == "assistant" and last["content"]:
-        members |= {"continue_final_message": raw(True), "add_generation_prompt": raw(False)}
-    return members
+    return {name: raw(value) for name, value in (chat | _prefill(messages, vllm)).items()}
 
 
 def _refuse_server_side(given: RawObject) -> None:
@@ -235,11 +240,13 @@ def _refuse_server_side(given: RawObject) -> None:
         raise _unsupported("mcp_servers", "MCP servers are not called for this model")
 
 
-def _conversation(given: RawObject, vllm: bool) -> list[dict[str, Any]]:
-    messages = chat_messages(given, vllm=vllm)
-    if messages[-1]["role"] == "assistant" and not vllm:
+def _prefill(messages: list[dict[str, Any]], vllm: bool) -> dict[str, Any]:
+    """A last message of the assistant's is the beginning of the answer."""
+    if messages[-1]["role"] != "assistant" or not messages[-1]["content"]:
+        return {}
+    if not vllm:
         raise _unsupported("messages", "this model can't continue an assistant's message")
-    return messages
+    return {"continue_final_message": True, "add_generation_prompt": False}
 
 
 def _tool_members(given: RawObject) -> dict[str, Any]:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 
 #: Members that belong to the gateway: read, then taken out before dispatch.
-OURS = ("x-tier", "x-team-id")
+OURS = ("x-tier", "x-team-id", "disable_fallbacks")
 
 #: Members by which a caller would choose where, or with whose credential, a call goes.
 REFUSED = frozenset(
@@ -65,6 +65,7 @@ class Request:
         max_tokens: the bound on output tokens, under whichever name it came; None if absent.
         tier: `x-tier` of the body, or None.
         team_id: `x-team-id` of the body, or None.
+        disable_fallbacks: the caller wants the first failure, as it is.
         prompt_characters: length of the prompt's JSON text.
     """
 
@@ -76,6 +77,7 @@ class Request:
     tier: str | None = None
     team_id: str | None = None
     prompt_characters: int = 0
+    disable_fallbacks: bool = False
 
     def bounded(self, max_tokens: int) -> Request:
         """The same request with a bound on its output."""
@@ -121,6 +123,7 @@ def read_request(body: bytes, prompt: str) -> Request:
         max_tokens=_token_limit(members),
         tier=_member(members, "x-tier", str),
         team_id=_member(members, "x-team-id", str),
+        disable_fallbacks=_member(members, "disable_fallbacks", bool) or False,
         prompt_characters=len(bytes(members.get(prompt, msgspec.Raw(b"")))),
     )
     for name in OURS:

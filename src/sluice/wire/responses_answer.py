@@ -17,6 +17,19 @@ from sluice.wire.usage import estimate_tokens
 
 Part = dict[str, Any]
 
+#: Codes that clients act on. Any other is the gateway's own, and told by the error event only:
+#: the format has a closed list of what may stand in a response.
+_TOLD_CODES = frozenset(
+    {
+        "context_length_exceeded",
+        "insufficient_quota",
+        "invalid_prompt",
+        "rate_limit_exceeded",
+        "server_is_overloaded",
+        "slow_down",
+    }
+)
+
 _ABORTED = ErrorDetail("the upstream gave the request up", code="upstream_aborted")
 
 #: Why an answer is incomplete, by chat's `finish_reason`.
@@ -228,10 +241,13 @@ def text_part(text: str, logprobs: Sequence[Mapping[str, Any]] = ()) -> Part:
 
 def token_logprob(token: Mapping[str, Any]) -> dict[str, Any]:
     """A token's probability; what chat may leave null is a list here."""
-    top = [
-        {**other, "bytes": other.get("bytes") or []} for other in token.get("top_logprobs") or []
-    ]
-    return {**token, "bytes": token.get("bytes") or [], "top_logprobs": top}
+    top = token.get("top_logprobs")
+    others = [other for other in top if isinstance(other, dict)] if isinstance(top, list) else []
+    return {
+        **token,
+        "bytes": token.get("bytes") or [],
+        "top_logprobs": [{**other, "bytes": other.get("bytes") or []} for other in others],
+    }
 
 
 def refusal_part(text: str) -> Part:
@@ -327,9 +343,7 @@ def response_object(
         "object": "response",
         "created_at": head.created,
         "status": end.status,
-        "error": None
-        if error is None
-        else {"code": error.code or error.type, "message": error.message},
+        "error": None if error is None else error_object(error),
         "incomplete_details": {"reason": end.reason} if end.incomplete else None,
         **echo.members,
         "model": head.model,
@@ -339,6 +353,12 @@ def response_object(
     if head.service_tier is not None:
         response["service_tier"] = head.service_tier
     return response
+
+
+def error_object(detail: ErrorDetail) -> dict[str, Any]:
+    """The error of a response that failed."""
+    code = detail.code if detail.code in _TOLD_CODES else "server_error"
+    return {"code": code, "message": detail.message}
 
 
 def usage_object(usage: ChatUsage | None, prompt_characters: int, generated: int) -> dict[str, Any]:

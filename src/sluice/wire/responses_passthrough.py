@@ -16,6 +16,7 @@ from sluice.wire import sse
 from sluice.wire.answer import UNREADABLE, Answer
 from sluice.wire.errors import ErrorDetail, read_error
 from sluice.wire.objects import MalformedJSON, RawObject, decode_object, encode, mended, raw
+from sluice.wire.responses_answer import error_object
 from sluice.wire.responses_stream import Events
 from sluice.wire.stream import DONE
 from sluice.wire.usage import Usage, estimate_tokens
@@ -169,11 +170,17 @@ class ResponsesPassStream:
         """See `StreamCodec`."""
         return self._closing
 
-    def error(self, detail: ErrorDetail) -> bytes:
-        """An in-band error, ending the stream: the response as it was last seen, failed."""
+    def error(self, status: int, detail: ErrorDetail) -> bytes:
+        """See `StreamCodec`. It ends the response as it was last seen.
+
+        What the upstream said of its own failure was not passed on, so that clients see one
+        account of it.
+        """
+        if not self._latest:
+            return Events(self._next).error(detail)
         response = mended(_anything, encode(self._latest))
         response["status"] = "failed"
-        response["error"] = {"code": detail.code or detail.type, "message": detail.message}
+        response["error"] = error_object(detail)
         self.response = response
         return Events(self._next).failure(response, detail)
 

@@ -284,13 +284,13 @@ def _resolved(
     members: RawObject, history: Iterable[Item], referenced: Mapping[str, Item]
 ) -> list[tuple[str, str, Item]]:
     """All items in order, each with its type and place. A reference to an item that the history
-    already has adds nothing; one to an item given before stands for it."""
+    already has adds nothing; any other is replaced by its item."""
     items = [(_kind(item), "previous_response_id", item) for item in history]
     past = {item["id"] for _, _, item in items if isinstance(item.get("id"), str)}
     for index, given in enumerate(_given(members)):
         where, item, kind = f"input[{index}]", given, _kind(given)
         if kind == "item_reference":
-            if given.get("id") in past:
+            if str(given.get("id")) in past:
                 continue
             item = _found(given, referenced, where)
             kind = _kind(item)

@@ -90,8 +90,12 @@ class Events:
 
     def failure(self, response: dict[str, Any], detail: ErrorDetail) -> bytes:
         """The end of a response that failed. The error follows as an event of its own, because
-        SDKs raise for that one only: its inner object is what they look for."""
-        return self.event("response.failed", response=response) + self.event(
+        SDKs raise for that one only."""
+        return self.event("response.failed", response=response) + self.error(detail)
+
+    def error(self, detail: ErrorDetail) -> bytes:
+        """The error event, in both forms that clients know: flat, and with an inner object."""
+        return self.event(
             "error",
             code=detail.code,
             message=detail.message,

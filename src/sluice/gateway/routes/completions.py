@@ -11,7 +11,14 @@ from litestar.types import Receive, Scope, Send
 from sluice.backends.base import Endpoint
 from sluice.gateway.pipeline import Pipeline
 
-SERVED = (Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS)
+SERVED = (
+    Endpoint.CHAT,
+    Endpoint.COMPLETIONS,
+    Endpoint.EMBEDDINGS,
+    Endpoint.MESSAGES,
+    Endpoint.MODERATIONS,
+    Endpoint.RESPONSES,
+)
 
 
 def completion_routes(pipeline: Pipeline) -> list[ASGIRouteHandler]:

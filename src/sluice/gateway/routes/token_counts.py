@@ -1,0 +1,120 @@
+"""`POST /v1/messages/count_tokens`: by the upstream if it can, else estimated; never billed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from litestar import Request, Response, post
+from litestar.handlers import HTTPRouteHandler
+
+from sluice.backends.base import Backend, BackendError, Endpoint, UpstreamRequest
+from sluice.gateway.errors import GatewayError
+from sluice.gateway.routes.access import Access
+from sluice.router.catalog import Catalog, Deployment, Model
+from sluice.router.credentials import Credentials
+from sluice.router.policy import RoutingRefused, choose_model
+from sluice.wire.errors import InvalidRequest
+from sluice.wire.messages_count import count_tokens_estimate
+from sluice.wire.messages_errors import messages_error_body, messages_status
+from sluice.wire.messages_request import read_members
+from sluice.wire.objects import encode, raw
+from sluice.wire.request import member
+
+_MAX_ANSWER_BYTES = 64 * 1024
+
+
+class TokenCounter:
+    """Counts the tokens of Messages requests."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        backends: Mapping[str, Backend],
+        credentials: Mapping[str, Credentials],
+    ) -> None:
+        self._catalog = catalog
+        self._backends = backends
+        self._credentials = credentials
+
+    async def count(self, body: bytes, headers: Mapping[str, str], request_id: str) -> bytes:
+        """The answer to a count request.
+
+        Raises:
+            GatewayError: the body is wrong, or its model unknown.
+        """
+        try:
+            members = read_members(body)
+            name = member(members, "model", str) or ""
+            model = choose_model(self._catalog, name, Endpoint.COUNT_TOKENS, "interactive")
+        except InvalidRequest as error:
+            raise GatewayError.of_request(error) from None
+        except RoutingRefused as error:
+            raise GatewayError.of_routing(error) from None
+        deployment = self._counting(model)
+        if deployment is not None:
+            text = encode({**members, "model": raw(deployment.model)})
+            if (answer := await self._ask(deployment, text, headers, request_id)) is not None:
+                return answer
+        return encode({"input_tokens": count_tokens_estimate(body)})
+
+    def _counting(self, model: Model) -> Deployment | None:
+        """A deployment whose upstream counts tokens."""
+        for deployment in model.deployments:
+            if self._backends[deployment.provider].dialect.format == "anthropic":
+                return deployment
+        return None
+
+    async def _ask(
+        self, deployment: Deployment, body: bytes, headers: Mapping[str, str], request_id: str
+    ) -> bytes | None:
+        """The upstream's answer; None where it has none: an estimate is better than an error."""
+        held = self._credentials.get(deployment.provider)
+        chosen = None if held is None else held.choose(deployment.name)
+        request = UpstreamRequest(
+            endpoint=Endpoint.COUNT_TOKENS,
+            model=deployment.model,
+            body=body,
+            stream=False,
+            request_id=request_id,
+            headers=headers,
+            credential=None if chosen is None else chosen.secret,
+        )
+        try:
+            response = await self._backends[deployment.provider].send(request)
+            answer = await response.read(_MAX_ANSWER_BYTES)
+        except BackendError:
+            return None
+        return answer if response.status == 200 else None
+
+
+def token_count_routes(counter: TokenCounter, access: Access) -> list[HTTPRouteHandler]:
+    """The route, with errors in the form of its clients."""
+
+    @post(
+        "/v1/messages/count_tokens",
+        summary="Count a request's input tokens",
+        tags=["messages"],
+        status_code=200,
+    )
+    async def count_tokens(request: Request[Any, Any, Any]) -> Response[bytes]:
+        request_id = request.headers.get("x-request-id", "")
+        headers = {
+            name: value
+            for name in ("anthropic-version", "anthropic-beta")
+            if (value := request.headers.get(name)) is not None
+        }
+        try:
+            access.caller(request)
+            body = await counter.count(await request.body(), headers, request_id)
+        except GatewayError as error:
+            text = messages_error_body(error.status, error.detail, request_id)
+            return Response(
+                text,
+                status_code=messages_status(error.status),
+                media_type="application/json",
+                headers=error.headers,
+            )
+        return Response(body, media_type="application/json")
+
+    return [count_tokens]
