@@ -65,7 +65,12 @@ class ClientStream(Protocol):
     It is fed well-formed chat events only (the inner half has checked them): a role, content,
     reasoning and tool-call deltas, one `finish_reason` a choice, at last a usage chunk with
     empty `choices`, and `data: [DONE]`.
+
+    Attributes:
+        failure: set where a chat event can't be had in the client's format.
     """
+
+    failure: ErrorDetail | None
 
     def feed(self, piece: bytes) -> bytes:
         """Chat events, split anywhere; gives the client's events."""
@@ -90,7 +95,7 @@ class Chained:
     @property
     def failure(self) -> ErrorDetail | None:
         """See `StreamCodec`."""
-        return self._inner.failure
+        return self._inner.failure or self.outer.failure
 
     @failure.setter
     def failure(self, detail: ErrorDetail | None) -> None:

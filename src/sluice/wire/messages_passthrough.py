@@ -77,11 +77,18 @@ class StopDetails(msgspec.Struct):
     explanation: str | None = None
 
 
+class ErrorExplained(msgspec.Struct):
+    """The `details` of an Anthropic error, by which clients tell what to do next."""
+
+    error_code: str | None = None
+
+
 class ErrorBody(msgspec.Struct):
     """The inside of an Anthropic error."""
 
     message: str = "unspecified error"
     type: str = "api_error"
+    details: ErrorExplained | None = None
 
 
 class ErrorEnvelope(msgspec.Struct):
@@ -99,7 +106,8 @@ def anthropic_error(body: bytes) -> ErrorDetail | None:
         error = mended(_envelopes, body).error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return ErrorDetail(error.message, error.type)
+    code = None if error.details is None else error.details.error_code
+    return ErrorDetail(error.message, error.type, None, code)
 
 
 class Started(msgspec.Struct):

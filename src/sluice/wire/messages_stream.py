@@ -135,6 +135,7 @@ class MessagesFromChat:
         self._parser = sse.Parser()
         self._id: str | None = None
         self._begun = False
+        self.failure: ErrorDetail | None = None
         self._over = False
         self._blocks: deque[_Block] = deque()
         self._calls: list[_Block] = []
@@ -151,18 +152,20 @@ class MessagesFromChat:
         out: list[bytes] = []
         try:
             for event in self._parser.feed(piece):
-                if self._over:
+                if self._over or self.failure is not None:
                     break
                 if event.data != DONE:
                     self._take(mended(_chunks, event.data), out)
         except (sse.SSEError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            out.append(self.error(_UNREADABLE))
+            self.failure = _UNREADABLE
         return b"".join(out)
 
     def tail(self) -> bytes:
         """See `ClientStream`. Nothing, where an error ended the stream."""
         if self._over:
             return b""
+        if self.failure is not None:
+            return self.error(self.failure)
         self._over = True
         out: list[bytes] = []
         self._begin(out)

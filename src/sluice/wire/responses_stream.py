@@ -261,6 +261,7 @@ class ResponsesFromChat:
 
     Attributes:
         response: the response object as it ended; None before.
+        failure: see `ClientStream`.
     """
 
     def __init__(self, echo: Echo, response_id: str, created: int, model: str) -> None:
@@ -278,7 +279,7 @@ class ResponsesFromChat:
         self._call_ids: set[str] = set()
         self._end: Ending | None = None
         self._reasoned = self._spoke = self._called = False
-        self._failure: ErrorDetail | None = None
+        self.failure: ErrorDetail | None = None
         self._usage: ChatUsage | None = None
         self._characters = 0
 
@@ -286,20 +287,20 @@ class ResponsesFromChat:
         """See `ClientStream`."""
         out = []
         for event in self._parser.feed(piece):
-            if event.data == DONE or self._failure is not None:
+            if event.data == DONE or self.failure is not None:
                 continue
             try:
                 chunk = mended(_chunks, event.data.replace(b"\n", b" "))
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                self._failure = _UNREADABLE  # told in the tail, which is no success then
+                self.failure = _UNREADABLE  # told in the tail, which is no success then
             else:
                 out.append(self._take(chunk))
         return b"".join(out)
 
     def tail(self) -> bytes:
         """The closing event, with the whole response."""
-        if self._failure is not None:
-            return self.error(self._failure)
+        if self.failure is not None:
+            return self.error(self.failure)
         out = self._begin()
         end = self._end or ending(None)
         out += self._conclude(end)
