@@ -14,7 +14,8 @@ from sluice.backends.base import Dialect, Endpoint
 from sluice.router.catalog import Deployment, Model
 from sluice.wire.answer import UNREADABLE, Answer, read_answer
 from sluice.wire.anthropic_answer import read_anthropic_error, read_message
-from sluice.wire.anthropic_request import names_of, profile_of, to_messages
+from sluice.wire.anthropic_profile import profile_of
+from sluice.wire.anthropic_request import names_of, to_messages
 from sluice.wire.anthropic_stream import AnthropicChatStream
 from sluice.wire.codec import Chained, ClientStream, StreamCodec
 from sluice.wire.embeddings import Encoding

@@ -3,24 +3,20 @@
 A `NameMap` is drawn from the request (see `anthropic_request`) and undoes in the answer what the
 request did to tool names. Ids of tool calls need no such map: Anthropic invents them, clients
 return them, and only those that another provider made are rewritten on their way up.
-`closed_schema` is the form in which Anthropic can promise an answer, `attachment` the one in which
-it takes files.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from sluice.wire.answer import UNREADABLE, Answer
-from sluice.wire.errors import ErrorDetail, InvalidRequest
+from sluice.wire.errors import ErrorDetail
 from sluice.wire.messages_passthrough import AnthropicUsage, Block, StopDetails, anthropic_error
 from sluice.wire.objects import MalformedJSON, decode_object, encode, mended
 from sluice.wire.usage import Usage, estimate_tokens
@@ -255,159 +251,3 @@ def read_anthropic_error(body: bytes) -> ErrorDetail | None:
     if detail.type == "invalid_request_error" and _OVERFLOW.search(detail.message):
         code = "context_length_exceeded"
     return ErrorDetail(detail.message, kind, code=code)
-
-
-_DATA_URI = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_MAGIC = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-    b"%PDF": "application/pdf",
-}
-
-
-def attachment(data: str, param: str, title: str | None = None) -> dict[str, Any]:
-    """A data URI, or bare base64, as a block: an image, a PDF document or a text document.
-
-    What it is is read off its first bytes, because labels are often wrong.
-
-    Raises:
-        InvalidRequest: it is none of these, or not base64; names the part.
-    """
-    labelled = _DATA_URI.fullmatch(data)
-    label, payload = labelled.groups() if labelled else ("", data)
-    payload = "".join(payload.split())
-    try:
-        content = base64.b64decode(payload, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidRequest(f"`{param}` is not valid base64 data", param) from None
-    kind = _kind(content) or label.lower().replace("image/jpg", "image/jpeg")
-    if kind in _IMAGES:
-        return {"type": "image", "source": _base64(kind, payload)}
-    if kind == "application/pdf":
-        block = {"type": "document", "source": _base64(kind, payload)}
-    else:
-        block = {"type": "document", "source": _text_source(content, param)}
-    return block | ({"title": title} if title else {})
-
-
-def _kind(content: bytes) -> str | None:
-    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), None)
-
-
-def _base64(media_type: str, payload: str) -> dict[str, Any]:
-    return {"type": "base64", "media_type": media_type, "data": payload}
-
-
-def _text_source(content: bytes, param: str) -> dict[str, Any]:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text or not text.strip():
-        raise InvalidRequest(
-            f"`{param}` holds neither text, nor a PDF, nor an image that this model reads", param
-        )
-    return {"type": "text", "media_type": "text/plain", "data": text}
-
-
-#: Schema keywords that Anthropic enforces, those with schemas inside apart.
-_ENFORCED = frozenset(("$ref", "const", "description", "enum", "required", "title", "type"))
-_MAPS = frozenset(("$defs", "definitions", "properties"))
-_VARIANTS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
-_FORMATS = frozenset(
-    ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
-)
-_IGNORED = frozenset(("$id", "$schema", "additionalProperties"))
-
-#: These change which objects and arrays are valid; to weaken them would break a promise.
-# fmt: off
-_UNPROMISED = frozenset((
-    "$dynamicRef", "contains", "dependentRequired", "dependentSchemas", "else", "if", "not",
-    "patternProperties", "prefixItems", "then", "unevaluatedItems", "unevaluatedProperties"
-))
-# fmt: on
-
-
-def closed_schema(schema: Any, param: str) -> dict[str, Any]:
-    """A JSON schema in the form that Anthropic enforces.
-
-    Objects are closed (`additionalProperties: false`); `oneOf` becomes `anyOf`; limits (numbers,
-    lengths, patterns) and other keywords that aren't enforced go into the description.
-
-    Raises:
-        InvalidRequest: it is recursive, refers elsewhere, has open-ended maps, or uses a keyword
-            that is neither enforced nor a mere limit.
-    """
-    if not isinstance(schema, dict):
-        raise InvalidRequest(f"`{param}` must be an object", param)
-    _check_references(schema, param)
-    closed: dict[str, Any] = _closed(schema, param)
-    return closed
-
-
-def _closed(schema: Any, param: str) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    out: dict[str, Any] = {}
-    hints: list[str] = []
-    for key, value in schema.items():
-        if key in _UNPROMISED or (key == "additionalProperties" and isinstance(value, dict)):
-            raise InvalidRequest(
-                f"this model can't be held to `{key}` in a schema", param, "unsupported_parameter"
-            )
-        if key in _MAPS and isinstance(value, dict):
-            out[key] = {name: _closed(inner, param) for name, inner in value.items()}
-        elif key in _VARIANTS and isinstance(value, list):
-            out[_VARIANTS[key]] = [_closed(inner, param) for inner in value]
-        elif key == "items":
-            out[key] = _closed(value, param)
-        elif key in _ENFORCED or _enforced_value(key, value):
-            out[key] = value
-        elif key not in _IGNORED:
-            hints.append(f"{key}: {encode(value).decode()}")
-    if out.get("type") == "object" or "properties" in out:
-        out["additionalProperties"] = False
-    if hints:
-        described = [out["description"]] if isinstance(out.get("description"), str) else []
-        out["description"] = "\n\n".join([*described, "{" + ", ".join(hints) + "}"])
-    return out
-
-
-def _enforced_value(key: str, value: Any) -> bool:
-    if key == "format":
-        return isinstance(value, str) and value in _FORMATS
-    return key == "minItems" and value in (0, 1)
-
-
-def _check_references(schema: dict[str, Any], param: str) -> None:
-    """Every reference is to a definition, and following them ends."""
-    definitions = {
-        f"#/{group}/{name}": set(_references(inner))
-        for group in ("$defs", "definitions")
-        if isinstance(schema.get(group), dict)
-        for name, inner in schema[group].items()
-    }
-    ended: set[str] = set()
-    while more := {name for name, to in definitions.items() if to <= ended} - ended:
-        ended |= more
-    if len(ended) < len(definitions) or not set(_references(schema)) <= ended:
-        raise InvalidRequest(
-            "this model takes no recursive schema, and references to `$defs` only",
-            param,
-            "unsupported_parameter",
-        )
-
-
-def _references(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        if isinstance(reference := node.get("$ref"), str):
-            yield reference
-        node = list(node.values())
-    if isinstance(node, list):
-        for inner in node:
-            yield from _references(inner)

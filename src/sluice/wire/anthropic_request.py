@@ -13,92 +13,36 @@ otherwise. Where Anthropic has rules that OpenAI hasn't:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from sluice.wire.anthropic_answer import (
-    NameMap,
-    attachment,
-    closed_schema,
-    upstream_id,
-    upstream_name,
+from sluice.wire.anthropic_answer import NameMap, upstream_id, upstream_name
+from sluice.wire.anthropic_content import (
+    Block,
+    Part,
+    content_blocks,
+    is_thinking,
+    marked,
+    text_block,
+    thinking_blocks,
+)
+from sluice.wire.anthropic_profile import AnthropicProfile, unsupported
+from sluice.wire.anthropic_schema import closed_schema
+from sluice.wire.anthropic_tools import (
+    Function,
+    Tool,
+    offered_functions,
+    tool_block,
+    tool_blocks,
+    tool_choice,
 )
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.objects import MalformedJSON, RawObject, decode_object, encode
 from sluice.wire.request import Request, member
 
-Block = dict[str, Any]
-
 MAX_BREAKPOINTS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class AnthropicProfile:
-    """What a model of Anthropic's takes.
-
-    Attributes:
-        model: its name upstream.
-        thinking: how it is asked to think: it decides itself, by a budget, or not at all.
-        sampling: the sampling parameters that it takes.
-        effort: the levels of effort that it takes, ascending; none where the parameter is refused.
-        system_turns: takes system messages inside the conversation.
-        disabled: takes `thinking: disabled`.
-        prefill: takes a conversation that ends with the assistant.
-        schemas: takes output formats and strict tools.
-        max_output: bound on output tokens, where known.
-    """
-
-    model: str
-    thinking: Literal["adaptive", "budget", "none"] = "adaptive"
-    sampling: Literal["all", "default_only", "none"] = "none"
-    effort: tuple[str, ...] = ("low", "medium", "high", "xhigh", "max")
-    system_turns: bool = False
-    disabled: bool = False
-    prefill: bool = False
-    schemas: bool = True
-    max_output: int | None = None
-
-
-_VERSION = re.compile(r"claude-([a-z]+)-(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
-_BUDGET: Mapping[str, Any] = {"thinking": "budget", "sampling": "all", "prefill": True}
-_OLD: Mapping[str, Any] = {**_BUDGET, "thinking": "none", "effort": (), "schemas": False}
-_4_6: Mapping[str, Any] = {
-    "sampling": "all",
-    "effort": ("low", "medium", "high", "max"),
-    "disabled": True,
-}
-
-#: What differs from a newer model that isn't known.
-_MODELS: Mapping[tuple[str, int, int], Mapping[str, Any]] = {
-    ("fable", 5, 0): {"system_turns": True},
-    ("mythos", 5, 0): {"system_turns": True},
-    ("opus", 5, 0): {"system_turns": True, "disabled": True},
-    ("sonnet", 5, 0): {"sampling": "default_only", "disabled": True},
-    ("opus", 4, 8): {"system_turns": True, "disabled": True},
-    ("opus", 4, 7): {"disabled": True},
-    ("opus", 4, 6): _4_6,
-    ("sonnet", 4, 6): _4_6,
-    ("opus", 4, 5): {**_BUDGET, "effort": ("low", "medium", "high"), "disabled": True},
-    ("sonnet", 4, 5): {**_BUDGET, "effort": (), "disabled": True},
-    ("haiku", 4, 5): {**_BUDGET, "effort": (), "disabled": True},
-}
-
-
-def profile_of(model: str) -> AnthropicProfile:
-    """The profile of a model by its name, a date or a cloud's affixes on it notwithstanding."""
-    if re.search(r"claude-(\d|instant|v\d)", model):  # names before Claude 4
-        return AnthropicProfile(model, **_OLD)
-    found = _VERSION.search(model)
-    if found is None:
-        return AnthropicProfile(model)
-    version = (int(found[2]), int(found[3] or 0))
-    known = _MODELS.get((found[1], *version), _OLD if version < (4, 5) else {})
-    return AnthropicProfile(model, **known)
-
 
 #: Have no counterpart and don't change what the answer means; gone without a word.
 # fmt: off
@@ -133,67 +77,29 @@ _NEUTRAL: Mapping[str, Any] = {
 }
 
 
-class _ImageURL(msgspec.Struct):
-    url: str
-
-
-class _File(msgspec.Struct):
-    file_data: str | None = None
-    file_id: str | None = None
-    filename: str | None = None
-
-
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    image_url: _ImageURL | None = None
-    file: _File | None = None
-    cache_control: Block | None = None
-    prompt_cache_breakpoint: Block | None = None
-
-
-class _Function(msgspec.Struct):
-    name: str
-    arguments: str = ""
-    description: str | None = None
-    parameters: RawObject | None = None
-    strict: bool | None = None
-    cache_control: Block | None = None
-
-
-class _Tool(msgspec.Struct):
-    """A tool that is offered, or the call of one."""
-
-    type: str = "function"
-    id: str | None = None
-    function: _Function | None = None
-    cache_control: Block | None = None
-
-
 class _Message(msgspec.Struct):
     role: str
-    content: str | list[_Part] | None = None
+    content: str | list[Part] | None = None
     refusal: str | None = None
     name: str | None = None
-    tool_calls: list[_Tool] | None = None
-    function_call: _Function | None = None
+    tool_calls: list[Tool] | None = None
+    function_call: Function | None = None
     tool_call_id: str | None = None
     thinking_blocks: list[RawObject] | None = None
     cache_control: Block | None = None
 
-
-def _unsupported(what: str, param: str) -> InvalidRequest:
-    return InvalidRequest(f"this model takes no {what}", param, "unsupported_parameter")
+    def blocks(self, where: str) -> list[Block]:
+        files = self.role in ("user", "tool")
+        return content_blocks(self.content, files, f"{where}.content")
 
 
 def names_of(request: Request) -> NameMap:
     """What the answer's codec needs to know of the request."""
-    offered = _offered(request)
+    offered = offered_functions(request)
     client = {upstream_name(tool.name): tool.name for tool in offered}
     return NameMap(
         {theirs: ours for theirs, ours in client.items() if theirs != ours},
-        legacy=bool(member(request.members, "functions", list[_Function])),
+        legacy=bool(member(request.members, "functions", list[Function])),
     )
 
 
@@ -220,16 +126,16 @@ def _translated(request: Request, profile: AnthropicProfile) -> Block:
     for number, message in enumerate(member(members, "messages", list[_Message]) or []):
         talk.add(message, f"messages[{number}]")
     turns = talk.turns()
-    tools = _tools(request, profile)
-    choice = _tool_choice(members, tools, bool(member(members, "functions", list[_Function])))
+    tools = tool_blocks(request, profile)
+    choice = tool_choice(members, tools, bool(member(members, "functions", list[Function])))
     if not tools and talk.called:
-        tools = {name: _tool(_Function(name), profile) for name in dict.fromkeys(talk.called)}
+        tools = {name: tool_block(Function(name), profile) for name in dict.fromkeys(talk.called)}
         choice = {"type": "none"}
     forced = choice is not None and choice["type"] in ("any", "tool")
     body: Block = {"model": profile.model, "max_tokens": _max_tokens(request, profile)}
     thinking = _thinking(members, profile, body["max_tokens"], forced or talk.forgot_thinking)
     config, instruction = _output_config(members, profile)
-    system = [*talk.system, *([_text(instruction)] if instruction else [])]
+    system = [*talk.system, *([text_block(instruction)] if instruction else [])]
     optional = {
         "system": system,
         "messages": turns,
@@ -254,7 +160,7 @@ def _refuse_what_has_no_counterpart(members: RawObject) -> None:
         if name in _TRANSLATED or name in DROPPED or bytes(value) == b"null":
             continue
         if name not in _NEUTRAL or msgspec.json.decode(value) != _NEUTRAL[name]:
-            raise _unsupported(f"`{name}`", name)
+            raise unsupported(f"`{name}`", name)
 
 
 class _Conversation:
@@ -280,13 +186,13 @@ class _Conversation:
         """Take the next message."""
         role = message.role
         if role in ("system", "developer"):
-            blocks = _marked(_blocks(message, where), message.cache_control)
+            blocks = marked(message.blocks(where), message.cache_control)
             if self._turns:
                 self._append("system", blocks)
             else:
                 self.system += blocks
         elif role == "user":
-            self._append("user", _marked(_blocks(message, where), message.cache_control))
+            self._append("user", marked(message.blocks(where), message.cache_control))
         elif role == "assistant":
             self._assistant(message, where)
         elif role in ("tool", "function"):
@@ -308,7 +214,7 @@ class _Conversation:
             else:
                 out.append({"role": role, "content": list(blocks)})
         if not out[0]["content"]:
-            out[0]["content"] = [_text("(start)")]
+            out[0]["content"] = [text_block("(start)")]
         for turn in out:
             turn["content"].sort(key=lambda block: block["type"] != "tool_result")
         last = out[-1]
@@ -319,7 +225,7 @@ class _Conversation:
         if last["content"][0]["type"] == "tool_result":
             last = out[-2]
         if last["role"] == "assistant":
-            self.forgot_thinking = not _is_thinking(last["content"][0])
+            self.forgot_thinking = not is_thinking(last["content"][0])
         return out
 
     def _takes_system(self, place: int) -> bool:
@@ -341,21 +247,21 @@ class _Conversation:
     def _assistant(self, message: _Message, where: str) -> None:
         if self._turns and self._turns[-1][0] != "assistant":
             self._settle()
-        blocks = list(_thinking_blocks(message, where))
-        text = _blocks(message, where)
+        blocks = list(thinking_blocks(message.thinking_blocks or (), where))
+        text = message.blocks(where)
         if message.refusal:
-            text.append(_text(message.refusal))
+            text.append(text_block(message.refusal))
         calls = [
             self._call(call.function, call.id, f"{where}.tool_calls[{number}]")
             for number, call in enumerate(message.tool_calls or [])
         ]
         if (function := message.function_call) is not None:
             calls.append(self._call(function, function.name, f"{where}.function_call"))
-        self._append("assistant", _marked([*blocks, *text, *calls], message.cache_control))
+        self._append("assistant", marked([*blocks, *text, *calls], message.cache_control))
 
-    def _call(self, function: _Function | None, name: str | None, where: str) -> Block:
+    def _call(self, function: Function | None, name: str | None, where: str) -> Block:
         if function is None:
-            raise _unsupported("tool calls but those of functions", where)
+            raise unsupported("tool calls but those of functions", where)
         if not name or name in self._open:
             raise InvalidRequest(f"`{where}` needs an id of its own", where)
         ident = upstream_id(name)
@@ -378,161 +284,11 @@ class _Conversation:
             what = f"`{name}` answers no tool call of the turn before"
             raise InvalidRequest(what, f"{where}.{member_name}")
         block: Block = {"type": "tool_result", "tool_use_id": self._open.pop(name)}
-        if content := _blocks(message, where):
+        if content := message.blocks(where):
             block["content"] = content
         if message.cache_control is not None:
             block["cache_control"] = message.cache_control
         return block
-
-
-def _text(text: str) -> Block:
-    return {"type": "text", "text": text}
-
-
-def _is_thinking(block: Block) -> bool:
-    return block["type"] in ("thinking", "redacted_thinking")
-
-
-def _marked(blocks: list[Block], cache_control: Block | None) -> list[Block]:
-    """With a cache breakpoint on the last block."""
-    if cache_control is not None and blocks:
-        blocks[-1]["cache_control"] = cache_control
-    return blocks
-
-
-def _blocks(message: _Message, where: str) -> list[Block]:
-    """A message's content. Blank texts are refused upstream, and say nothing."""
-    content, where = message.content, f"{where}.content"
-    if isinstance(content, str):
-        return [_text(content)] if content.strip() else []
-    blocks: list[Block] = []
-    for number, part in enumerate(content or []):
-        block = _part(part, message.role in ("user", "tool"), f"{where}[{number}]")
-        if block["type"] != "text" or block["text"].strip():
-            blocks += _marked([block], part.cache_control)
-    return blocks
-
-
-def _part(part: _Part, files: bool, where: str) -> Block:
-    if part.type in ("text", "refusal"):
-        block = _text(part.text or part.refusal or "")
-    elif part.type == "image_url" and part.image_url is not None and files:
-        block = _image(part.image_url.url, f"{where}.image_url")
-    elif part.type == "file" and part.file is not None and files:
-        if part.file.file_data is None:
-            raise _unsupported("files by id", f"{where}.file.file_id")
-        block = attachment(part.file.file_data, f"{where}.file.file_data", part.file.filename)
-    else:
-        raise _unsupported(f"`{part.type}` content here", where)
-    if part.prompt_cache_breakpoint is not None:
-        block["cache_control"] = {"type": "ephemeral", "ttl": "1h"}
-    return block
-
-
-def _image(url: str, where: str) -> Block:
-    if url.startswith(("http://", "https://")):  # fetched by Anthropic, never by the gateway
-        return {"type": "image", "source": {"type": "url", "url": url}}
-    block = attachment(url, where) if url.startswith("data:") else {}
-    if block.get("type") != "image":
-        raise InvalidRequest(f"`{where}` is no png, jpeg, gif or webp image", where)
-    return block
-
-
-def _thinking_blocks(message: _Message, where: str) -> Iterator[Block]:
-    """The blocks that a client returns, as they came, without the index that streams give them."""
-    for number, block in enumerate(message.thinking_blocks or []):
-        kind = msgspec.json.decode(block.get("type", b"null"))
-        seal = "data" if kind == "redacted_thinking" else "signature"
-        empty = not any(_content(block, name) for name in (seal, "thinking"))
-        if kind == "thinking" and empty:
-            continue
-        if kind not in ("thinking", "redacted_thinking") or not _content(block, seal):
-            param = f"{where}.thinking_blocks[{number}]"
-            raise InvalidRequest(f"`{param}` is no thinking that Anthropic has signed", param)
-        yield {name: value for name, value in block.items() if name != "index"} | {"type": kind}
-
-
-def _content(block: RawObject, name: str) -> bool:
-    return bytes(block.get(name, b"null")) not in (b"null", b'""')
-
-
-def _offered(request: Request) -> list[_Function]:
-    """The functions among the tools, under whichever name they came."""
-    functions = list(member(request.members, "functions", list[_Function]) or [])
-    for number, tool in enumerate(member(request.members, "tools", list[_Tool]) or []):
-        if tool.type != "function" or tool.function is None:
-            raise _unsupported(f"`{tool.type}` tools", f"tools[{number}]")
-        tool.function.cache_control = tool.function.cache_control or tool.cache_control
-        functions.append(tool.function)
-    return functions
-
-
-def _tools(request: Request, profile: AnthropicProfile) -> dict[str, Block]:
-    """The tools, by their upstream names."""
-    return {(tool := _tool(function, profile))["name"]: tool for function in _offered(request)}
-
-
-def _tool(function: _Function, profile: AnthropicProfile) -> Block:
-    schema: Block = {"type": "object", **(function.parameters or {"properties": {}})}
-    tool: Block = {"name": upstream_name(function.name), "input_schema": schema}
-    if function.description:
-        tool["description"] = function.description
-    if function.strict and profile.schemas:
-        where = f"tools.{function.name}.parameters"
-        tool["input_schema"] = closed_schema(msgspec.json.decode(encode(schema)), where)
-        tool["strict"] = True
-    return _marked([tool], function.cache_control)[0]
-
-
-class _Allowed(msgspec.Struct):
-    mode: str = "auto"
-    tools: list[_Tool] = []
-
-
-class _Choice(msgspec.Struct):
-    """`tool_choice`, or `function_call` that names a function."""
-
-    type: str = "function"
-    name: str | None = None
-    function: _Function | None = None
-    allowed_tools: _Allowed | None = None
-
-
-_CHOICES: Any = str | _Choice
-_MODES = {"none": "none", "auto": "auto", "required": "any"}
-
-
-def _tool_choice(members: RawObject, tools: dict[str, Block], legacy: bool) -> Block | None:
-    """The choice; from `tools`, those that aren't allowed are taken out."""
-    param = "tool_choice" if member(members, "tool_choice", _CHOICES) else "function_call"
-    asked = member(members, param, _CHOICES)
-    name: str | None = None
-    if isinstance(asked, _Choice):
-        if asked.type == "allowed_tools" and asked.allowed_tools is not None:
-            allowed = {t.function.name for t in asked.allowed_tools.tools if t.function}
-            for other in tools.keys() - {upstream_name(name) for name in allowed}:
-                del tools[other]
-            asked = asked.allowed_tools.mode
-        elif asked.type == "function":
-            name = asked.function.name if asked.function is not None else asked.name
-        else:
-            raise _unsupported(f"`{asked.type}` choice of tools", param)
-    if name is not None and upstream_name(name) not in tools:
-        raise InvalidRequest(f"`{param}` names `{name}`, which is not among the tools", param)
-    if name is None and asked not in (None, *_MODES):
-        raise InvalidRequest(f"`{param}` is none of none, auto, required, or a tool", param)
-    if not tools:
-        if asked == "required":
-            raise InvalidRequest(f"`{param}` needs tools", param)
-        return None
-    if name is not None:
-        choice: Block = {"type": "tool", "name": upstream_name(name)}
-    else:
-        choice = {"type": _MODES[asked or "auto"]}
-    one = legacy or member(members, "parallel_tool_calls", bool) is False
-    if one and choice["type"] != "none":
-        choice["disable_parallel_tool_use"] = True
-    return choice if one or asked is not None else None
 
 
 def _max_tokens(request: Request, profile: AnthropicProfile) -> int:
@@ -555,7 +311,7 @@ def _effort(members: RawObject, profile: AnthropicProfile) -> str | None:
             f"`reasoning_effort` is none of {', '.join(_EFFORTS)}", "reasoning_effort"
         )
     if profile.thinking == "none" and asked not in (None, "none"):
-        raise _unsupported("`reasoning_effort`", "reasoning_effort")
+        raise unsupported("`reasoning_effort`", "reasoning_effort")
     return asked
 
 
@@ -604,7 +360,7 @@ def _output_config(members: RawObject, profile: AnthropicProfile) -> tuple[Block
     if form.type == "json_object":
         return config, _ONLY_JSON
     if form.type != "json_schema" or not profile.schemas:
-        raise _unsupported(f"`{form.type}` format", "response_format")
+        raise unsupported(f"`{form.type}` format", "response_format")
     schema = form.json_schema.schema if form.json_schema is not None else None
     closed = closed_schema(schema, "response_format.json_schema.schema")
     config["format"] = {"type": "json_schema", "schema": closed}

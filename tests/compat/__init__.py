@@ -1,0 +1,1 @@
+"""Third-party clients, unmodified, against a gateway: see `run_clients`."""

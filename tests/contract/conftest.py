@@ -1,0 +1,129 @@
+"""A gateway before one scripted upstream that is known as vLLM, OpenAI-compatible and Anthropic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from tests.harness.fixtures import model
+from tests.harness.gateway import ADMIN_KEY, TEAM_KEY, Gateway, Process, sluice
+from tests.harness.polling import eventually
+from tests.harness.upstream import Upstream
+
+#: Their models' names are those of the kinds; `vendor/model` and `claude-next` are more.
+KINDS = ["vllm", "compatible", "claude"]
+
+
+def contract_config(url: str) -> dict[str, Any]:
+    base = url.removesuffix("/v1")
+    chat = ["chat", "reasoning"]
+    return {
+        "providers": {
+            "pool": {"kind": "vllm", "replicas": [base]},
+            "other": {"kind": "openai", "api_key": "COMPATIBLE-SECRET", "base_url": url},
+            "anthropic": {"kind": "anthropic", "api_key": "ANTHROPIC-SECRET", "base_url": base},
+        },
+        "models": [
+            model(
+                "vllm",
+                {"provider": "pool", "model": "backend-model"},
+                capabilities=["chat", "completions", "embeddings", "reasoning"],
+            ),
+            model("compatible", {"provider": "other", "model": "backend-model"}),
+            model("vendor/model", {"provider": "other", "model": "backend-model"}),
+            model(
+                "claude",
+                {"provider": "anthropic", "model": "claude-opus-4-6"},
+                capabilities=chat,
+            ),
+            model(
+                "claude-next",
+                {"provider": "anthropic", "model": "claude-opus-5"},
+                capabilities=chat,
+            ),
+        ],
+        # one attempt of ours, so that what the upstream counts is the client's own trying
+        "dispatch": {
+            "attempts": 1,
+            "breaker": {"min_calls": 1_000_000, "max_cooldown_seconds": 0.001},
+        },
+        "server": {"max_body_bytes": 1_000_000, "drain_seconds": 5, "heartbeat_seconds": 0.3},
+    }
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Iterator[Upstream]:
+    """The upstream behind `site`."""
+    server = Upstream()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def site(
+    new_database: Callable[[str], str],
+    new_redis: Callable[[], str],
+    scripted: Upstream,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Gateway]:
+    """The gateway, with its billing consumer."""
+    directory = tmp_path_factory.mktemp("contract")
+    running = Gateway(
+        contract_config(scripted.url), new_database("contract"), new_redis(), directory
+    )
+    running.start()
+    billing = Process(sluice("billing"), running.env, directory / "billing.log")
+    billing.start()
+    yield running
+    running.stop()
+    billing.stop()
+
+
+@pytest.fixture
+def sdk(site: Gateway) -> Iterator[OpenAI]:
+    """OpenAI's SDK, without retries."""
+    with OpenAI(base_url=f"{site.url}/v1", api_key=TEAM_KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def tried() -> list[httpx.Request]:
+    """The requests that `patient` sent."""
+    return []
+
+
+@pytest.fixture
+def patient(site: Gateway, tried: list[httpx.Request]) -> Iterator[OpenAI]:
+    """OpenAI's SDK with the retries that it has by default."""
+    http = httpx.Client(event_hooks={"request": [tried.append]})
+    with OpenAI(base_url=f"{site.url}/v1", api_key=TEAM_KEY, http_client=http) as client:
+        yield client
+
+
+@pytest.fixture
+def claude(site: Gateway) -> Iterator[Anthropic]:
+    """Anthropic's SDK, without retries."""
+    with Anthropic(base_url=site.url, api_key=TEAM_KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def bare(site: Gateway) -> Iterator[httpx.Client]:
+    """No SDK, with the team's key."""
+    headers = {"authorization": f"Bearer {TEAM_KEY}"}
+    with httpx.Client(base_url=site.url, headers=headers, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def stranger_key(site: Gateway) -> str:
+    """The key of another team, in force."""
+    site.api("POST", "/admin/teams", {"name": "stranger"}, key=ADMIN_KEY)
+    key: str = site.api("POST", "/admin/teams/stranger/keys", {}, key=ADMIN_KEY)["key"]
+    eventually(lambda: site.request("GET", "/v1/models", key=key).status_code == 200)
+    return key
