@@ -92,6 +92,59 @@ def stream_events(words: int = STREAM_WORDS) -> list[bytes]:
     return [opening_event(), *[word_event()] * words, *closing_events(words)]
 
 
+def message_answer(words: int = JSON_WORDS) -> bytes:
+    """The body of a whole answer as Anthropic gives it."""
+    return _compact(
+        {
+            **_message(),
+            "content": [{"type": "text", "text": MARKER * words}],
+            "stop_reason": "end_turn",
+            "usage": {"input_tokens": _PROMPT_TOKENS, "output_tokens": words},
+        }
+    )
+
+
+def message_opening_events() -> list[bytes]:
+    """The first events of a stream as Anthropic gives it, before any text."""
+    usage = {"input_tokens": _PROMPT_TOKENS, "output_tokens": 1}
+    block = {"type": "text", "text": ""}
+    return [
+        _named("message_start", {"message": {**_message(), "content": [], "usage": usage}}),
+        _named("content_block_start", {"index": 0, "content_block": block}),
+    ]
+
+
+def message_word_event() -> bytes:
+    """One event with one word of content."""
+    delta = {"type": "text_delta", "text": MARKER}
+    return _named("content_block_delta", {"index": 0, "delta": delta})
+
+
+def message_closing_events(words: int) -> list[bytes]:
+    """The last events of such a stream."""
+    delta = {"stop_reason": "end_turn", "stop_sequence": None}
+    return [
+        _named("content_block_stop", {"index": 0}),
+        _named("message_delta", {"delta": delta, "usage": {"output_tokens": words}}),
+        _named("message_stop", {}),
+    ]
+
+
+def _message() -> dict[str, Any]:
+    return {
+        "id": "msg_0123456789abcdef",
+        "type": "message",
+        "role": "assistant",
+        "model": "mock",
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _named(name: str, members: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\n" + _event(_compact({"type": name, **members}))
+
+
 def _request(model: str, prompt: str, stream: bool = False) -> bytes:
     body: dict[str, Any] = {
         "model": model,

@@ -9,6 +9,8 @@ import argparse
 import asyncio
 import re
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 from bench import answers
@@ -37,11 +39,46 @@ _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-_STREAM = _STREAM_HEAD + b"".join(map(_http_chunk, answers.stream_events())) + _LAST_CHUNK
-_HELD_WORD = _http_chunk(answers.word_event())
-#: As engines do: the role comes when there is a first token, not before.
-_HELD_OPENING = _STREAM_HEAD + _http_chunk(answers.opening_event()) + _HELD_WORD
-_JSON = _whole(answers.json_answer(), "application/json")
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A format in which the mock answers, in pre-built bytes."""
+
+    whole: bytes
+    stream: bytes
+    #: As engines do: the role comes when there is a first token, not before.
+    held_opening: bytes
+    held_word: bytes
+    closing: Callable[[int], list[bytes]]
+
+
+def _chunks(events: list[bytes]) -> bytes:
+    return b"".join(map(_http_chunk, events))
+
+
+_WORDS = answers.STREAM_WORDS
+_VOICES = {
+    b"/v1/chat/completions": Voice(
+        whole=_whole(answers.json_answer(), "application/json"),
+        stream=_STREAM_HEAD + _chunks(answers.stream_events()) + _LAST_CHUNK,
+        held_opening=_STREAM_HEAD + _chunks([answers.opening_event(), answers.word_event()]),
+        held_word=_http_chunk(answers.word_event()),
+        closing=answers.closing_events,
+    ),
+    b"/v1/messages": Voice(
+        whole=_whole(answers.message_answer(), "application/json"),
+        stream=_STREAM_HEAD
+        + _chunks(answers.message_opening_events())
+        + _http_chunk(answers.message_word_event()) * _WORDS
+        + _chunks(answers.message_closing_events(_WORDS))
+        + _LAST_CHUNK,
+        held_opening=_STREAM_HEAD
+        + _chunks([*answers.message_opening_events(), answers.message_word_event()]),
+        held_word=_http_chunk(answers.message_word_event()),
+        closing=answers.message_closing_events,
+    ),
+}
 _NOT_FOUND = _whole(b'{"detail":"Not Found"}', "application/json", "404 Not Found")
 _MODELS = (
     b'{"object":"list","data":[{"id":"mock","object":"model","created":1750000000,'
@@ -73,6 +110,7 @@ class MockUpstream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._continued = False
+        self._voice = _VOICES[b"/v1/chat/completions"]
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -130,20 +168,22 @@ class MockUpstream(asyncio.Protocol):
     def _answer(self, head: bytes, body: bytes) -> None:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method == b"POST" and path == b"/v1/chat/completions":
-            self._complete(body)
+        voice = _VOICES.get(path)
+        if method == b"POST" and voice is not None:
+            self._complete(voice, body)
         else:
             self._write(_PAGES.get(path, _NOT_FOUND))
 
-    def _complete(self, body: bytes) -> None:
+    def _complete(self, voice: Voice, body: bytes) -> None:
         if not answers.STREAMED.search(body):
-            self._write(_JSON)
+            self._write(voice.whole)
             return
         hold = answers.HOLD.search(body)
         if hold is None:
-            self._write(_STREAM)
+            self._write(voice.stream)
         else:
-            self._write(_HELD_OPENING)
+            self._voice = voice
+            self._write(voice.held_opening)
             self._tick_later(int(hold.group(1)), 1)
 
     def _tick_later(self, events: int, sent: int) -> None:
@@ -152,11 +192,10 @@ class MockUpstream(asyncio.Protocol):
     def _tick(self, events: int, sent: int) -> None:
         self._timer = None
         if sent < events:
-            self._write(_HELD_WORD)
+            self._write(self._voice.held_word)
             self._tick_later(events, sent + 1)
             return
-        closing = b"".join(map(_http_chunk, answers.closing_events(events)))
-        self._write(closing + _LAST_CHUNK)
+        self._write(_chunks(self._voice.closing(events)) + _LAST_CHUNK)
         self._answer_all()
 
     def _write(self, data: bytes) -> None:

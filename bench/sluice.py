@@ -31,7 +31,11 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _LOOKS_UNCHANGED = 4
 
 #: What the labels of the rows call the two ways through Sluice.
-_MODELS = {"bench-vllm": "Sluice, vLLM pool", "bench-openai": "Sluice, OpenAI provider"}
+_MODELS = {
+    "bench-vllm": "Sluice, vLLM pool",
+    "bench-openai": "Sluice, OpenAI provider",
+    "bench-anthropic": "Sluice, Anthropic, translated",
+}
 
 
 class State:
@@ -122,7 +126,7 @@ class State:
 
 
 class Sluice(Subject):
-    """`sluice serve` with one model on a vLLM pool and one on an OpenAI provider."""
+    """`sluice serve` with a model on a vLLM pool, on an OpenAI provider, on Anthropic."""
 
     name = "sluice"
     lanes = len(_MODELS)
@@ -217,9 +221,14 @@ def _config(upstream: str) -> dict[str, object]:
     return {
         "providers": {
             "gpu": {"kind": "vllm", "replicas": [upstream]},
+            "ant": {"kind": "anthropic", "api_key": "${BENCH_KEY}", "base_url": upstream},
             "oai": {"kind": "openai", "api_key": "${BENCH_KEY}", "base_url": f"{upstream}/v1"},
         },
-        "models": [_model("bench-vllm", "gpu"), _model("bench-openai", "oai")],
+        "models": [
+            _model("bench-vllm", "gpu"),
+            _model("bench-openai", "oai"),
+            _model("bench-anthropic", "ant"),
+        ],
     }
 
 

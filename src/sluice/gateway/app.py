@@ -11,10 +11,9 @@ import uuid_utils
 from litestar import Litestar, Request, Response
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
-from litestar.openapi import OpenAPIConfig
 
-from sluice import __version__
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.openapi import described_api
 from sluice.wire.errors import ErrorDetail
 
 _log = structlog.get_logger("sluice.http")
@@ -43,7 +42,7 @@ def create_app(routes: Sequence[Any]) -> Litestar:
             **dict.fromkeys(_DATABASE_AWAY, _database_away),
             Exception: _internal_error,
         },
-        openapi_config=OpenAPIConfig(title="Sluice", version=__version__, path="/openapi"),
+        openapi_config=described_api(),
         after_request=_identify,
         logging_config=None,
         pdb_on_exception=False,
