@@ -219,7 +219,10 @@ def _tools(given: list[Any]) -> tuple[str, ...]:
     for tool in given:
         only(tool, "type name description input_schema strict cache_control", "tools")
         require(_NAME.fullmatch(tool["name"]), "tools.name: String should match pattern")
-        require(tool["input_schema"].get("type") == "object", "tools.input_schema.type")
+        schema = tool["input_schema"]
+        require(schema.get("type") == "object", "tools.input_schema.type")
+        closed = schema.get("additionalProperties") is False
+        require(closed or not tool.get("strict"), "tools.strict: additionalProperties")
     return tuple(tool["name"] for tool in given)
 
 

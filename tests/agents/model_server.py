@@ -175,8 +175,11 @@ def _decide(asked: Conversation) -> Said:
     if calls := _calls(asked, last):
         return Said("tools", "", thinking, calls)
     if last.results:
-        names = {call.id: call.name for turn in asked.turns for call in turn.calls}
-        quoted = [f"{names[ident]} said {text}." for ident, text in last.results]
+        made = {call.id: call for turn in asked.turns for call in turn.calls}
+        quoted = [
+            f"{made[ident].name} {json.dumps(made[ident].arguments)} said {text}."
+            for ident, text in last.results
+        ]
         return Said("stop", " ".join([*quoted, "THE END", "and more."]), thinking)
     if last.images:
         seen = [f"{kind} of {length} bytes" for kind, length in last.images]
@@ -211,13 +214,13 @@ def _limited(said: Said, asked: Conversation) -> Said:
     """Cut at the first stop sequence, and at the bound on tokens."""
     for stop in asked.stop:
         if stop in said.text:
-            said = replace(
-                said, text=said.text[: said.text.index(stop)], reason="stop_sequence", stopped_by=stop
-            )
+            kept = said.text[: said.text.index(stop)]
+            said = replace(said, text=kept, reason="stop_sequence", stopped_by=stop)
     room = asked.max_tokens - said.tokens()
     if room < 0 and not said.calls:
-        kept = said.text.split()[: len(said.text.split()) + room]
-        return replace(said, text=" ".join(kept), reason="length", stopped_by=None)
+        words = said.text.split()
+        kept = " ".join(words[: len(words) + room])
+        return replace(said, text=kept, reason="length", stopped_by=None)
     return said
 
 

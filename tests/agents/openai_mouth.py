@@ -242,6 +242,8 @@ def _tools(body: dict[str, Any]) -> tuple[tuple[str, ...], str]:
         require(tool["type"] == "function", "tools.type")
         require(_NAME.fullmatch(function["name"]), "tools.function.name")
         require(function.get("parameters", {}).get("type") == "object", "tools.parameters")
+        if function.get("strict"):
+            _check_strict(function["parameters"])
         names.append(function["name"])
     choice = body.get("tool_choice", "auto")
     if isinstance(choice, dict):
@@ -263,6 +265,10 @@ def _schema(form: Any) -> dict[str, Any] | None:
     require(_NAME.fullmatch(inner.get("name") or ""), "response_format.json_schema.name")
     schema: dict[str, Any] = inner["schema"]
     if inner.get("strict"):
-        require(schema.get("additionalProperties") is False, "strict: additionalProperties")
-        require(set(schema["required"]) == set(schema["properties"]), "strict: required")
+        _check_strict(schema)
     return schema
+
+
+def _check_strict(schema: dict[str, Any]) -> None:
+    require(schema.get("additionalProperties") is False, "strict: additionalProperties")
+    require(set(schema["required"]) == set(schema["properties"]), "strict: required")

@@ -52,7 +52,7 @@ _REASONS = {
     529: "The upstream is overloaded, or the gateway drains",
 }
 
-_DATA_ERRORS = (400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+_DATA_ERRORS: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True, slots=True)

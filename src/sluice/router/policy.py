@@ -53,6 +53,7 @@ class Router:
         """
         self._catalog = catalog
         self._fallbacks = fallbacks
+        self._routes: dict[tuple[str, Endpoint, str], Route] = {}
 
     def route(self, name: str, endpoint: Endpoint, tier: str) -> Route:
         """The model of a name, with its fallbacks.
@@ -60,6 +61,12 @@ class Router:
         Raises:
             RoutingRefused: see `choose_model`.
         """
+        known = self._routes.get((name, endpoint, tier))
+        if known is None:  # as many as the catalogue has models, endpoints and tiers
+            known = self._routes[(name, endpoint, tier)] = self._expand(name, endpoint, tier)
+        return known
+
+    def _expand(self, name: str, endpoint: Endpoint, tier: str) -> Route:
         model = choose_model(self._catalog, name, endpoint, tier)
 
         def fits(other: Model) -> bool:
