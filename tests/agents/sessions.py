@@ -67,7 +67,8 @@ class Event:
     """What one request gave, in no vendor's words.
 
     Attributes:
-        finish: stop, tools, length or refusal, or the class of an error.
+        finish: stop, tools, length or refusal, or the class of an error; "cut off" where the SDK
+            won't show an answer that reached its bound.
         text: the answer, or why there is none.
         calls: names and arguments.
         status: of the response.
@@ -129,16 +130,31 @@ class Agent(ABC):
     def ask(self, wish: Wish) -> Event:
         """An answer, which becomes part of the conversation."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Release connections."""
+
     def forget(self) -> None:
         """Take the last turn back."""
         self._messages.pop()
+
+    def insist(self, wish: Wish, calls: int) -> Event:
+        """Ask until tools are called so often, or more. A model that knows what it does needs to
+        be asked once; noise calls too few, or without an end."""
+        for _ in range(20):
+            event = self.ask(wish)
+            if event.finish == "tools" and len(event.calls) >= calls:
+                return event
+            if event.finish != "cut off":
+                self.forget()
+        raise AssertionError(f"never {calls} calls")
 
 
 def play(agent: Agent) -> Iterator[Event]:
     """The session: tools in parallel with thinking, their results, an image, a JSON schema, a
     named tool, a stop sequence, a bound, a refusal, and prompts that are too long."""
     agent.say("Which is warmer now, Rome or Oslo?")
-    called = agent.ask(Wish("calls", 300, "stream", "required", effort="medium"))
+    called = agent.insist(Wish("calls", 300, "stream", "required", effort="medium"), calls=2)
     yield called
     agent.give({ident: f"{3 + place} degrees" for place, ident in enumerate(called.ids)})
     yield agent.ask(Wish("quotes", 60, choice="auto", effort="medium"))
@@ -152,7 +168,7 @@ def play(agent: Agent) -> Iterator[Event]:
     called = agent.ask(Wish("named", 60, choice="get_time", parallel=False))
     yield called
     agent.give({ident: "noon" for ident in called.ids})
-    yield agent.ask(Wish("stopped", 60, "stream", stop="END"))
+    yield agent.ask(Wish("stopped", 60, "stream", stop="THE END"))
     agent.say("Rome in one call, not Oslo")
     called = agent.ask(Wish("one call", 200, "stream", "required", parallel=False))
     yield called
@@ -180,14 +196,18 @@ class OpenAIAgent(Agent):
         "content_filter": "refusal",
     }
 
-    def __init__(self, url: str, key: str, model: str) -> None:
+    def __init__(self, url: str, key: str, model: str, temperature: float | None = None) -> None:
         super().__init__()
         http = openai.DefaultHttpxClient(event_hooks={"response": [self._note]})
         self._sdk = openai.OpenAI(
             base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http
         )
         self._model = model
+        self._sampling = {} if temperature is None else {"temperature": temperature}
         self._messages = [{"role": "system", "content": SYSTEM}]
+
+    def close(self) -> None:
+        self._sdk.close()
 
     def say(self, text: str, image: bytes | None = None) -> None:
         content: Any = text
@@ -206,6 +226,8 @@ class OpenAIAgent(Agent):
     def ask(self, wish: Wish) -> Event:
         try:
             answer = self._completion(wish)
+        except openai.LengthFinishReasonError:
+            return Event(wish.step, "cut off")
         except openai.APIStatusError as error:
             return Event(
                 wish.step,
@@ -221,6 +243,7 @@ class OpenAIAgent(Agent):
             "model": self._model,
             "messages": self._messages,
             "max_completion_tokens": wish.max_tokens,
+            **self._sampling,
         }
         if wish.choice is not None:
             named = {"type": "function", "function": {"name": wish.choice}}
@@ -302,13 +325,20 @@ class AnthropicAgent(Agent):
         "refusal": "refusal",
     }
 
-    def __init__(self, url: str, key: str, model: str) -> None:
+    def __init__(self, url: str, key: str, model: str, temperature: float | None = None) -> None:
         super().__init__()
+        self._more: dict[str, Any] = {}
+        if temperature is not None:  # only the older version of the API has it
+            headers = {"anthropic-version": "2023-06-01"}
+            self._more = {"extra_headers": headers, "extra_body": {"temperature": temperature}}
         http = anthropic.DefaultHttpxClient(event_hooks={"response": [self._note]})
         self._sdk = anthropic.Anthropic(
             base_url=url, auth_token=key, max_retries=0, http_client=http
         )
         self._model = model
+
+    def close(self) -> None:
+        self._sdk.close()
 
     def say(self, text: str, image: bytes | None = None) -> None:
         content: Any = text
@@ -352,6 +382,7 @@ class AnthropicAgent(Agent):
                 for name, (text, schema) in TOOLS.items()
             ],
             "tool_choice": _anthropic_choice(wish),
+            **self._more,
         }
         if wish.stop is not None:
             request["stop_sequences"] = [wish.stop]

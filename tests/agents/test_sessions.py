@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -82,9 +82,10 @@ def site(start_site: Callable[[str, dict[str, Any]], Gateway]) -> Iterator[Site]
         server.close()
 
 
-def transcript(sdk: str, gateway: Gateway, name: str) -> list[Event]:
+def transcript(sdk: str, gateway: Gateway, name: str, temperature: float | None = None) -> list[Event]:
     """The session by an SDK with a model."""
-    return list(play(AGENTS[sdk](gateway.url, TEAM_KEY, name)))
+    with contextlib.closing(AGENTS[sdk](gateway.url, TEAM_KEY, name, temperature)) as agent:
+        return list(play(agent))
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,6 @@ def test_temporary_vllm(vllm_engine: Any, start_site: Any, sdk: str) -> None:
         "models": [model("llama", {"provider": "gpu", "model": "tiny"}, context_length=2048)],
     }
     gateway = start_site("agents-vllm-"+sdk, config)
-    for event in play(AGENTS[sdk](gateway.url, TEAM_KEY, "llama")):
+    for event in transcript(sdk, gateway, "llama", 1.0):
         print("  ", event)
     raise AssertionError

@@ -19,38 +19,53 @@ from tests.harness.upstream import Upstream
 KINDS = ["vllm", "compatible", "claude"]
 
 
-def contract_config(url: str) -> dict[str, Any]:
+#: Tests whose upstream asks to be left alone: each has providers of its own, `<name>-<kind>`.
+RESTING = ["a07", "a08", "a09", "a10-503", "a10-529", "a14-401", "a14-403", "a15", "c32", "n06"]
+
+
+def providers(url: str) -> dict[str, dict[str, Any]]:
+    """One of each kind."""
     base = url.removesuffix("/v1")
+    return {
+        "vllm": {"kind": "vllm", "replicas": [base]},
+        "compatible": {"kind": "openai", "api_key": "COMPATIBLE-SECRET", "base_url": url},
+        "claude": {"kind": "anthropic", "api_key": "ANTHROPIC-SECRET", "base_url": base},
+    }
+
+
+def contract_config(url: str) -> dict[str, Any]:
+    resting = {f"{name}-{kind}": kind for name in RESTING for kind in KINDS}
+    kinds = providers(url)
     chat = ["chat", "reasoning"]
     return {
-        "providers": {
-            "pool": {"kind": "vllm", "replicas": [base]},
-            "other": {"kind": "openai", "api_key": "COMPATIBLE-SECRET", "base_url": url},
-            "anthropic": {"kind": "anthropic", "api_key": "ANTHROPIC-SECRET", "base_url": base},
-        },
+        "providers": kinds | {name: kinds[kind] for name, kind in resting.items()},
         "models": [
             model(
                 "vllm",
-                {"provider": "pool", "model": "backend-model"},
+                {"provider": "vllm", "model": "backend-model"},
                 capabilities=["chat", "completions", "embeddings", "reasoning"],
             ),
-            model("compatible", {"provider": "other", "model": "backend-model"}),
-            model("vendor/model", {"provider": "other", "model": "backend-model"}),
+            model("compatible", {"provider": "compatible", "model": "backend-model"}),
+            model("vendor/model", {"provider": "compatible", "model": "backend-model"}),
             model(
                 "claude",
-                {"provider": "anthropic", "model": "claude-opus-4-6"},
+                {"provider": "claude", "model": "claude-opus-4-6"},
                 capabilities=chat,
             ),
             model(
                 "claude-next",
-                {"provider": "anthropic", "model": "claude-opus-5"},
+                {"provider": "claude", "model": "claude-opus-5"},
                 capabilities=chat,
+            ),
+            *(
+                model(name, {"provider": name, "model": "claude-opus-4-6"}, capabilities=["chat"])
+                for name in resting
             ),
         ],
         # one attempt of ours, so that what the upstream counts is the client's own trying
         "dispatch": {
             "attempts": 1,
-            "breaker": {"min_calls": 1_000_000, "max_cooldown_seconds": 0.001},
+            "breaker": {"min_calls": 1_000_000},
         },
         "server": {"max_body_bytes": 1_000_000, "drain_seconds": 5, "heartbeat_seconds": 0.3},
     }

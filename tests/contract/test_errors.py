@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import openai
 import pytest
@@ -10,10 +12,10 @@ from openai import OpenAI
 from tests.contract.conftest import KINDS
 from tests.contract.scripts import answering, ask
 from tests.harness.gateway import TEAM_KEY, Gateway
-from tests.harness.upstream import Call, Upstream
+from tests.harness.upstream import Call, Script, Upstream
 
 
-def failing(status: int, headers: dict[str, str], **error: object) -> object:
+def failing(status: int, headers: dict[str, str], **error: Any) -> Script:
     """A script of the upstream's refusal, in the format of the path."""
 
     def script(call: Call) -> None:
@@ -24,11 +26,13 @@ def failing(status: int, headers: dict[str, str], **error: object) -> object:
 
 
 def refused_with(
-    client: OpenAI, scripted: Upstream, marker: str, kind: str, script: object
+    client: OpenAI, scripted: Upstream, name: str, kind: str, script: Script
 ) -> openai.APIStatusError:
-    scripted.on(marker, script)  # type: ignore[arg-type]
+    """What comes of a refusal by the test's own upstream."""
+    marker = f"refused-{name}-{kind}-end"
+    scripted.on(marker, script)
     with pytest.raises(openai.APIStatusError) as raised:
-        client.chat.completions.create(**ask(marker, kind))
+        client.chat.completions.create(**ask(marker, f"{name}-{kind}"))
     return raised.value
 
 
@@ -36,16 +40,13 @@ def test_a01_no_key_is_an_authentication_error_at_once(
     site: Gateway, tried: list[httpx.Request]
 ) -> None:
     http = httpx.Client(event_hooks={"request": [tried.append]})
-    headers = {"Authorization": openai.Omit()}
-    with OpenAI(
-        base_url=f"{site.url}/v1",
-        api_key="unused",
-        default_headers=headers,  # type: ignore[arg-type]
-        http_client=http,
-    ) as client:
-        with pytest.raises(openai.AuthenticationError) as raised:
-            client.chat.completions.create(**ask("a01", "vllm"))
-        assert "authorization" not in tried[0].headers
+    keyless: Any = {"Authorization": openai.Omit()}
+    with (
+        OpenAI(base_url=f"{site.url}/v1", api_key="unused", http_client=http) as client,
+        pytest.raises(openai.AuthenticationError) as raised,
+    ):
+        client.chat.completions.create(**ask("a01", "vllm"), extra_headers=keyless)
+    assert "authorization" not in tried[0].headers
     assert raised.value.status_code == 401
     assert len(tried) == 1
 
@@ -94,11 +95,10 @@ def test_a06_no_messages_name_the_parameter(sdk: OpenAI, kind: str) -> None:
 def test_a07_a_limit_is_retried_after_the_upstreams_wait(
     patient: OpenAI, tried: list[httpx.Request], scripted: Upstream, kind: str
 ) -> None:
-    marker = f"a07-{kind}-end"
     script = failing(429, {"retry-after-ms": "40"}, type="rate_limit_error")
-    error = refused_with(patient, scripted, marker, kind, script)
+    error = refused_with(patient, scripted, "a07", kind, script)
     assert isinstance(error, openai.RateLimitError)
-    assert error.response.headers["retry-after-ms"] == "40"
+    assert 30 <= int(error.response.headers["retry-after-ms"]) <= 40
     assert len(tried) == 3
 
 
@@ -120,23 +120,13 @@ def test_a09_an_exhausted_quota_is_not_retried(
     assert len(tried) == 1
 
 
-def test_a09_so_is_anthropics_spend_cap(
-    patient: OpenAI, tried: list[httpx.Request], scripted: Upstream
-) -> None:
-    script = failing(429, {}, type="rate_limit_error")
-    error = refused_with(patient, scripted, "a09-cap", "claude", script)
-    assert error.code == "insufficient_quota"
-    assert len(tried) == 1
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [503, 529])
 def test_a10_an_overload_is_a_503_and_retried(
     patient: OpenAI, tried: list[httpx.Request], scripted: Upstream, kind: str, status: int
 ) -> None:
-    marker = f"a10-{kind}-{status}-end"
     script = failing(status, {"retry-after-ms": "10"}, type="overloaded_error")
-    error = refused_with(patient, scripted, marker, kind, script)
+    error = refused_with(patient, scripted, f"a10-{status}", kind, script)
     assert error.status_code == 503
     assert error.code == "server_is_overloaded"
     assert len(tried) == 3
@@ -184,9 +174,8 @@ def test_a13_a_body_over_the_limit_is_a_413(sdk: OpenAI) -> None:
 def test_a14_our_own_key_being_refused_is_never_a_401(
     patient: OpenAI, tried: list[httpx.Request], scripted: Upstream, kind: str, status: int
 ) -> None:
-    marker = f"a14-{kind}-{status}-end"
     script = failing(status, {}, type="authentication_error", message="no: ANTHROPIC-SECRET")
-    error = refused_with(patient, scripted, marker, kind, script)
+    error = refused_with(patient, scripted, f"a14-{status}", kind, script)
     assert error.status_code == 502
     assert "SECRET" not in error.response.text
     assert len(tried) == 1
@@ -197,7 +186,7 @@ def test_a15_a_long_wait_is_said_to_be_not_worth_a_retry(
     sdk: OpenAI, scripted: Upstream, kind: str
 ) -> None:
     script = failing(429, {"retry-after": "90"}, type="rate_limit_error")
-    error = refused_with(sdk, scripted, f"a15-{kind}-end", kind, script)
+    error = refused_with(sdk, scripted, "a15", kind, script)
     assert error.response.headers["retry-after"] == "90"
     assert error.response.headers["x-should-retry"] == "false"
 

@@ -93,7 +93,7 @@ def test_every_service_says_how_it_lives_and_dies(name: str) -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_draining_ends_before_the_grace_does(name: str) -> None:
-    from sluice.gateway.settings import load_config
+    from sluice.gateway.config_file import load_config
 
     drain = load_config(CONFIG, OPERATOR).server.drain_seconds
     assert float(OURS[name]["stop_grace_period"].removesuffix("s")) > drain + 5
@@ -141,13 +141,13 @@ def uncommented(text: str) -> str:
 
 
 def test_the_example_configuration_loads() -> None:
-    from sluice.gateway.settings import load_config
+    from sluice.gateway.config_file import load_config
 
     load_config(CONFIG, environment_of(OURS["gateway"]))
 
 
 def test_its_commented_examples_load_too(tmp_path: Path) -> None:
-    from sluice.gateway.settings import load_config
+    from sluice.gateway.config_file import load_config
 
     everything = tmp_path / "sluice.yaml"
     everything.write_text(uncommented(CONFIG.read_text()))

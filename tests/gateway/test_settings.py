@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from sluice.billing.prices import Price
+from sluice.gateway.config_file import default_config, load_config
 from sluice.gateway.settings import (
     Config,
     ConfigError,
     Environment,
     OpenAIProvider,
-    default_config,
-    load_config,
 )
 
 GOOD = """\

@@ -14,10 +14,11 @@ from redis.exceptions import RedisError
 
 from sluice import __version__
 from sluice.gateway import operations
+from sluice.gateway.config_file import load_config
 from sluice.gateway.embedded import EmbeddedServerError
 from sluice.gateway.logs import configure_logs
 from sluice.gateway.server import PortTaken
-from sluice.gateway.settings import ConfigError, load_config
+from sluice.gateway.settings import ConfigError
 from sluice.gateway.supervisor import PartFailedError
 from sluice.migrations import MigrationError
 

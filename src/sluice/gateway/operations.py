@@ -21,10 +21,11 @@ import msgspec
 from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
 from sluice.backends.simulator_app import SimulatorApp
 from sluice.billing.ledger import Ledger, LedgerConsumer
+from sluice.gateway.config_file import load_config
 from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
 from sluice.gateway.logs import configure_logs
 from sluice.gateway.server import check_port, create_server, serve_gateway
-from sluice.gateway.settings import Config, ConfigError, Environment, load_config
+from sluice.gateway.settings import Config, ConfigError, Environment
 from sluice.gateway.supervisor import Part, Supervisor
 from sluice.gateway.tenancy import Tenancy
 from sluice.gateway.wiring import (
