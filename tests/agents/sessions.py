@@ -67,10 +67,9 @@ class Event:
     """What one request gave, in no vendor's words.
 
     Attributes:
-        finish: stop, tools, length or refusal, or the class of an error; "cut off" where the SDK
-            won't show an answer that reached its bound.
+        finish: stop, tools, length or refusal, or the class of an error.
         text: the answer, or why there is none.
-        calls: names and arguments.
+        calls: names and arguments, of those that weren't cut.
         status: of the response.
         about_length: an error says, in its vendor's way, that the prompt is too long.
         ids: of the tool calls.
@@ -111,7 +110,11 @@ class Wish:
 class Agent(ABC):
     """A client with a conversation."""
 
-    def __init__(self) -> None:
+    def __init__(self, strict: bool) -> None:
+        """Args:
+        strict: tools are called strictly. OpenAI's SDK then shows no answer that was cut.
+        """
+        self._strict = strict
         self._messages: list[Any] = []
         self.headers: Mapping[str, str] = {}
 
@@ -138,23 +141,12 @@ class Agent(ABC):
         """Take the last turn back."""
         self._messages.pop()
 
-    def insist(self, wish: Wish, calls: int) -> Event:
-        """Ask until tools are called so often, or more. A model that knows what it does needs to
-        be asked once; noise calls too few, or without an end."""
-        for _ in range(20):
-            event = self.ask(wish)
-            if event.finish == "tools" and len(event.calls) >= calls:
-                return event
-            if event.finish != "cut off":
-                self.forget()
-        raise AssertionError(f"never {calls} calls")
-
 
 def play(agent: Agent) -> Iterator[Event]:
     """The session: tools in parallel with thinking, their results, an image, a JSON schema, a
     named tool, a stop sequence, a bound, a refusal, and prompts that are too long."""
     agent.say("Which is warmer now, Rome or Oslo?")
-    called = agent.insist(Wish("calls", 300, "stream", "required", effort="medium"), calls=2)
+    called = agent.ask(Wish("calls", 300, "stream", "required", effort="medium"))
     yield called
     agent.give({ident: f"{3 + place} degrees" for place, ident in enumerate(called.ids)})
     yield agent.ask(Wish("quotes", 60, choice="auto", effort="medium"))
@@ -196,14 +188,13 @@ class OpenAIAgent(Agent):
         "content_filter": "refusal",
     }
 
-    def __init__(self, url: str, key: str, model: str, temperature: float | None = None) -> None:
-        super().__init__()
+    def __init__(self, url: str, key: str, model: str, strict: bool = True) -> None:
+        super().__init__(strict)
         http = openai.DefaultHttpxClient(event_hooks={"response": [self._note]})
         self._sdk = openai.OpenAI(
             base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http
         )
         self._model = model
-        self._sampling = {} if temperature is None else {"temperature": temperature}
         self._messages = [{"role": "system", "content": SYSTEM}]
 
     def close(self) -> None:
@@ -226,8 +217,6 @@ class OpenAIAgent(Agent):
     def ask(self, wish: Wish) -> Event:
         try:
             answer = self._completion(wish)
-        except openai.LengthFinishReasonError:
-            return Event(wish.step, "cut off")
         except openai.APIStatusError as error:
             return Event(
                 wish.step,
@@ -243,12 +232,14 @@ class OpenAIAgent(Agent):
             "model": self._model,
             "messages": self._messages,
             "max_completion_tokens": wish.max_tokens,
-            **self._sampling,
         }
         if wish.choice is not None:
             named = {"type": "function", "function": {"name": wish.choice}}
             request["tools"] = [
-                {"type": "function", "function": {"name": name, "strict": True, **described}}
+                {
+                    "type": "function",
+                    "function": {"name": name, "strict": self._strict, **described},
+                }
                 for name, (text, schema) in TOOLS.items()
                 for described in [{"description": text, "parameters": schema}]
             ]
@@ -270,7 +261,7 @@ class OpenAIAgent(Agent):
     def _event(self, wish: Wish, answer: Any) -> Event:
         (choice,) = answer.choices
         message = choice.message
-        calls = message.tool_calls or []
+        calls = [call for call in message.tool_calls or [] if _is_whole(call.function)]
         extra = message.model_extra or {}
         if choice.finish_reason != "content_filter":
             self._remember(message, calls, extra)
@@ -325,12 +316,8 @@ class AnthropicAgent(Agent):
         "refusal": "refusal",
     }
 
-    def __init__(self, url: str, key: str, model: str, temperature: float | None = None) -> None:
-        super().__init__()
-        self._more: dict[str, Any] = {}
-        if temperature is not None:  # only the older version of the API has it
-            headers = {"anthropic-version": "2023-06-01"}
-            self._more = {"extra_headers": headers, "extra_body": {"temperature": temperature}}
+    def __init__(self, url: str, key: str, model: str, strict: bool = True) -> None:
+        super().__init__(strict)
         http = anthropic.DefaultHttpxClient(event_hooks={"response": [self._note]})
         self._sdk = anthropic.Anthropic(
             base_url=url, auth_token=key, max_retries=0, http_client=http
@@ -378,11 +365,10 @@ class AnthropicAgent(Agent):
             "messages": self._messages,
             "max_tokens": wish.max_tokens,
             "tools": [
-                {"name": name, "description": text, "input_schema": schema, "strict": True}
+                {"name": name, "description": text, "input_schema": schema, "strict": self._strict}
                 for name, (text, schema) in TOOLS.items()
             ],
             "tool_choice": _anthropic_choice(wish),
-            **self._more,
         }
         if wish.stop is not None:
             request["stop_sequences"] = [wish.stop]
@@ -401,6 +387,9 @@ class AnthropicAgent(Agent):
         assert answer.model == self._model
         blocks = answer.content
         calls = [block for block in blocks if block.type == "tool_use"]
+        if answer.stop_reason == "max_tokens":  # the last may be cut
+            calls = [call for call in calls if set(call.input) == _required(call.name)]
+            blocks = [block for block in blocks if block.type != "tool_use" or block in calls]
         text = "".join(block.text for block in blocks if block.type == "text")
         if answer.stop_reason == "refusal":
             text = answer.stop_details.explanation or ""
@@ -441,3 +430,14 @@ def _anthropic_choice(wish: Wish) -> dict[str, Any]:
 def _same(arguments: str) -> str:
     """Arguments in the one spelling that can be compared."""
     return json.dumps(json.loads(arguments), sort_keys=True)
+
+
+def _required(tool: str) -> set[str]:
+    return set(TOOLS[tool][1]["required"])
+
+
+def _is_whole(function: Any) -> bool:
+    try:
+        return set(json.loads(function.arguments)) == _required(function.name)
+    except ValueError:
+        return False

@@ -40,14 +40,20 @@ SETTINGS: dict[str, tuple[Sequence[str], str, str]] = {
 }
 
 
-def config(upstream_port: int) -> dict[str, Any]:
-    """The models that the checks ask for, over the model server."""
+def config(upstream_port: int, responses: bool) -> dict[str, Any]:
+    """The models that the checks ask for, over the model server.
+
+    Args:
+        upstream_port: the model server's.
+        responses: whether it has Responses, which are then passed through.
+    """
+    openai = {"kind": "openai", "api_key": UPSTREAM_KEY, "responses": responses}
     upstream = f"http://127.0.0.1:{upstream_port}"
     capabilities = ["chat", "completions", "tools", "vision", "json_schema", "reasoning"]
     common = {"context_length": 128_000, "default_max_tokens": 1024}
     return {
         "providers": {
-            "oai": {"kind": "openai", "api_key": UPSTREAM_KEY, "base_url": f"{upstream}/v1"},
+            "oai": {**openai, "base_url": f"{upstream}/v1"},
             "ant": {"kind": "anthropic", "api_key": UPSTREAM_KEY, "base_url": upstream},
         },
         "models": [
@@ -79,7 +85,7 @@ def run_setting(folder: Path, work: Path, name: str, servers: tuple[str, str]) -
     port = free_port()
     command = [sys.executable, str(folder / "upstream.py"), "--port", str(port)]
     upstream = Process([*command, "--key", UPSTREAM_KEY, *options], {}, work / "upstream.log")
-    gateway = Gateway(config(port), *servers, work)
+    gateway = Gateway(config(port, "--no-responses" not in options), *servers, work)
     upstream.start()
     try:
         gateway.start()

@@ -44,9 +44,7 @@ def chunks_of(sdk: OpenAI, request: dict[str, Any]) -> list[Any]:
 
 
 @every_kind
-def test_c01_a_minimal_chat_is_a_valid_object(
-    sdk: OpenAI, scripted: Upstream, kind: str
-) -> None:
+def test_c01_a_minimal_chat_is_a_valid_object(sdk: OpenAI, scripted: Upstream, kind: str) -> None:
     scripted.on("c01-end", answering("good day"))
     answer = sdk.chat.completions.create(**ask("c01-end", kind))
     assert (answer.object, answer.model) == ("chat.completion", kind)
@@ -194,9 +192,7 @@ def test_c10_parallel_calls_can_be_forbidden(sdk: OpenAI, scripted: Upstream, ki
 
 
 @every_kind
-def test_c11_a_tools_result_leads_to_an_answer(
-    sdk: OpenAI, scripted: Upstream, kind: str
-) -> None:
+def test_c11_a_tools_result_leads_to_an_answer(sdk: OpenAI, scripted: Upstream, kind: str) -> None:
     marker = f"c11-{kind}-end"
     scripted.on("sunny in Rome", answering("It is sunny."))
     scripted.on(marker, answering("", ROME))
@@ -321,9 +317,7 @@ def test_c20_a_pdf_is_a_document(sdk: OpenAI, scripted: Upstream) -> None:
 
 
 @every_kind
-def test_c21_developers_speak_for_the_system(
-    sdk: OpenAI, scripted: Upstream, kind: str
-) -> None:
+def test_c21_developers_speak_for_the_system(sdk: OpenAI, scripted: Upstream, kind: str) -> None:
     marker = f"c21-{kind}-end"
     scripted.on(marker, answering("short"))
     turns: Any = [
@@ -409,9 +403,7 @@ def test_c24_compatible_upstreams_may_know_them(sdk: OpenAI, scripted: Upstream)
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("kind", ["vllm", "claude"])
-def test_c25_reasoning_is_shown(
-    sdk: OpenAI, scripted: Upstream, kind: str, stream: bool
-) -> None:
+def test_c25_reasoning_is_shown(sdk: OpenAI, scripted: Upstream, kind: str, stream: bool) -> None:
     marker = f"c25-{kind}-{stream}-end"
     scripted.on(marker, answering("42", reasoning="six times seven"))
     request = ask(marker, kind, reasoning_effort="low", stream=stream)
@@ -430,7 +422,11 @@ def test_c25_reasoning_is_shown(
 
 
 def test_c25_reasoning_tokens_are_counted(sdk: OpenAI, scripted: Upstream) -> None:
-    usage = {"input_tokens": 11, "output_tokens": 7, "output_tokens_details": {"thinking_tokens": 5}}
+    usage = {
+        "input_tokens": 11,
+        "output_tokens": 7,
+        "output_tokens_details": {"thinking_tokens": 5},
+    }
     scripted.on("c25-usage", answering("42", reasoning="hm", said={"usage": usage}))
     answer = sdk.chat.completions.create(**ask("c25-usage", "claude", reasoning_effort="low"))
     assert answer.usage
@@ -571,7 +567,9 @@ def test_c32_every_form_of_an_error_becomes_an_object(
 ) -> None:
     marker = f"c32-{status}-{len(json.dumps(body))}-{stream}-end"
     scripted.on(marker, lambda call: call.respond(status, body))
-    kind = "c32-vllm" if status == 401 else "vllm"
+    kind = "vllm"
+    if status == 401:  # its credential rests afterwards
+        kind = "c32-compatible" if stream else "c32-vllm"
     with pytest.raises(openai.APIStatusError) as raised:
         sdk.chat.completions.create(**ask(marker, kind), stream=stream)
     assert raised.value.status_code == ours

@@ -8,6 +8,7 @@ from typing import Any
 
 import anthropic
 import httpx
+import httpx2
 import openai
 
 from tests.harness.gateway import TEAM_KEY, Gateway
@@ -83,34 +84,42 @@ def ask(
 
 def raised_by_sdk(seen: Seen) -> BaseException:
     """What the official SDK of the format raises when it gets this response, byte for byte."""
-    headers = [(k, v) for k, v in seen.headers.items() if k != "content-length"]
-    transport = httpx.MockTransport(
-        lambda _: httpx.Response(seen.status, headers=headers, content=seen.content)
-    )
-    with httpx.Client(transport=transport) as http:
-        try:
-            _call_sdk(seen, http)
-        except (openai.APIError, anthropic.APIError) as error:
-            return error
+    try:
+        answer = _by_anthropic(seen) if seen.endpoint == "messages" else _by_openai(seen)
+        if seen.stream:
+            list(answer)
+    except (openai.APIError, anthropic.APIError) as error:
+        return error
     raise AssertionError(f"the SDK took it for a success: {seen.content!r}")
 
 
-def _call_sdk(seen: Seen, http: httpx.Client) -> None:
-    sent: Any = body(seen.endpoint, "m", "again", seen.stream)
-    if seen.endpoint == "messages":
-        claude = anthropic.Anthropic(
-            base_url="http://gateway", api_key="any", max_retries=0, http_client=http
-        )
-        answer: Any = claude.messages.create(**sent)
-    else:
-        sdk = openai.OpenAI(
-            base_url="http://gateway/v1", api_key="any", max_retries=0, http_client=http
-        )
-        create: Any = {
-            "chat": sdk.chat.completions.create,
-            "responses": sdk.responses.create,
-            "embeddings": sdk.embeddings.create,
-        }[seen.endpoint]
-        answer = create(**sent)
-    if seen.stream:
-        list(answer)
+def _by_anthropic(seen: Seen) -> Any:
+    def respond(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(seen.status, headers=_sent(seen), content=seen.content)
+
+    http = httpx2.Client(transport=httpx2.MockTransport(respond))
+    sdk = anthropic.Anthropic(
+        base_url="http://gateway", api_key="any", max_retries=0, http_client=http
+    )
+    create: Any = sdk.messages.create
+    return create(**body(seen.endpoint, "m", "again", seen.stream))
+
+
+def _by_openai(seen: Seen) -> Any:
+    def respond(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(seen.status, headers=_sent(seen), content=seen.content)
+
+    http = httpx.Client(transport=httpx.MockTransport(respond))
+    sdk = openai.OpenAI(
+        base_url="http://gateway/v1", api_key="any", max_retries=0, http_client=http
+    )
+    creates: dict[str, Any] = {
+        "chat": sdk.chat.completions.create,
+        "responses": sdk.responses.create,
+        "embeddings": sdk.embeddings.create,
+    }
+    return creates[seen.endpoint](**body(seen.endpoint, "m", "again", seen.stream))
+
+
+def _sent(seen: Seen) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in seen.headers.items() if name != "content-length"]

@@ -59,7 +59,7 @@ def steady(upstream: Upstream) -> dict[str, Any]:
         "models": models,
         "dispatch": {
             "attempts": BUDGET,
-            "breaker": {"min_calls": 1_000_000, "max_cooldown_seconds": 0.001},
+            "breaker": {"min_calls": 1_000_000, "max_cooldown_seconds": 1e-9},
         },
         "server": {"drain_seconds": 5},
     }

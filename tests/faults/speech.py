@@ -151,6 +151,12 @@ def say_done(call: Call) -> None:
     call.end()
 
 
+def say_bad_chunk(call: Call) -> None:
+    """Bytes that are no HTTP chunk."""
+    time.sleep(0.05)
+    call.send(b"\xff\xfenonsense\r\n\r\n")
+
+
 def stop_chunk_then_reset(call: Call) -> None:
     """A chunk cut in the middle of an event, then a reset."""
     call.chunk(b'data: {"id":"c","choi')

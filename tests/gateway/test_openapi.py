@@ -103,6 +103,36 @@ def test_it_is_served(gateway: Gateway) -> None:
     assert gateway.api("GET", "/openapi/openapi.json") == DOCUMENT
 
 
+CHAT = {"model": "simulated", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
+RESPOND = {"model": "simulated", "input": "x", "max_output_tokens": 5}
+KEYS = "/admin/teams/default/keys"
+EARLY, LATE = "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v1/chat/completions", {**CHAT, "n": 10**12}, 400),
+        ("POST", "/v1/responses", {**RESPOND, "previous_response_id": 1}, 400),
+        ("POST", "/v1/responses", {**RESPOND, "tools": [{"type": "a\r\nb: c"}]}, 400),
+        ("POST", "/admin/teams", {"name": "a\n"}, 400),
+        ("POST", KEYS, {"name": "\0"}, 400),
+        ("POST", KEYS, {"expires_at": EARLY}, 400),
+        ("POST", KEYS, {"expires_at": LATE}, 400),
+        ("GET", "/admin/teams/%00", None, 404),
+        ("GET", "/admin/keys?team_id=%00", None, 404),
+        ("GET", f"/v1/usage/records?from={EARLY}", None, 400),
+        ("GET", f"/v1/usage/records?to={LATE}", None, 400),
+    ],
+)
+def test_oddities_are_refused(
+    gateway: Gateway, method: str, path: str, body: Any, status: int
+) -> None:
+    key = ADMIN_KEY if path.startswith("/admin") else TEAM_KEY
+    response = gateway.request(method, path, body, key)
+    assert response.status_code == status, response.text
+
+
 @pytest.fixture(scope="module")
 def api(gateway: Gateway) -> Any:
     return schemathesis.openapi.from_url(f"{gateway.url}/openapi/openapi.json")
@@ -131,7 +161,7 @@ def test_anything_gets_an_answer_that_is_described(
     wrong = operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
 
     @settings(
-        max_examples=30,
+        max_examples=20,
         deadline=None,
         derandomize=True,
         database=None,

@@ -25,6 +25,9 @@ from sluice.wire.errors import ErrorDetail
 FINGERPRINT = "sluice-simulator"
 DIMENSIONS = 64
 
+#: As OpenAI has it.
+MAX_CHOICES = 128
+
 _TEXT = [
     "This",
     "answer",
@@ -136,6 +139,8 @@ class SimulatorBackend:
         wanted = body.get("max_completion_tokens") or body.get("max_tokens") or len(_TEXT)
         if prompt_tokens + wanted > self._config.context_length:
             return _overflow(self._config.context_length, prompt_tokens, wanted)
+        if (body.get("n") or 1) > MAX_CHOICES:
+            return _too_many()
         run = _Run(body, request, prompt_tokens, wanted)
         if request.stream:
             return SimulatorResponse(200, "text/event-stream", self._stream(run))
@@ -303,6 +308,11 @@ def _json(status: int, body: dict[str, Any]) -> SimulatorResponse:
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
+
+
+def _too_many() -> SimulatorResponse:
+    detail = ErrorDetail(f"`n` must be at most {MAX_CHOICES}", "invalid_request_error", "n")
+    return SimulatorResponse(400, "application/json", _once(detail.body()))
 
 
 def _overflow(limit: int, prompt: int, wanted: int) -> SimulatorResponse:

@@ -178,7 +178,7 @@ def _wait(failure: UpstreamFailure) -> dict[str, str]:
     if seconds is None:
         return {}
     wait = _wait_seconds(seconds)
-    if failure.headers.get("retry-after-ms") and failure.resting is None:
+    if failure.headers.get("retry-after-ms"):
         wait["retry-after-ms"] = str(math.ceil(seconds * 1000))
     return wait
 

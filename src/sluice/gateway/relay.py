@@ -84,8 +84,9 @@ def ending_response(exchange: Exchange, ending: Ending) -> dict[str, Any] | None
     if isinstance(ending, WholeEnding):
         response: dict[str, Any] = msgspec.json.decode(ending.body)
         return response
-    if isinstance(ending, StreamEnding) and isinstance(exchange.stream, Chained):
-        return getattr(exchange.stream.outer, "response", None)
+    codec = exchange.stream
+    if isinstance(ending, StreamEnding) and codec is not None:
+        return getattr(codec.outer if isinstance(codec, Chained) else codec, "response", None)
     return None
 
 

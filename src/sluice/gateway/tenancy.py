@@ -118,9 +118,11 @@ class Tenancy:
         Raises:
             Missing: there is none.
         """
-        row = await self._pool.fetchrow(
-            f"SELECT {_TEAM} FROM teams WHERE id::text = $1 OR name = $1", id_or_name
-        )
+        row = None
+        if "\0" not in id_or_name:  # which no text of Postgres's holds
+            row = await self._pool.fetchrow(
+                f"SELECT {_TEAM} FROM teams WHERE id::text = $1 OR name = $1", id_or_name
+            )
         if row is None:
             raise Missing(f"there is no team `{id_or_name}`")
         return Team(**row)

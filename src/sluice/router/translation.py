@@ -32,6 +32,8 @@ from sluice.wire.messages_stream import MessagesFromChat
 from sluice.wire.objects import MalformedJSON, encode, raw
 from sluice.wire.request import Request, upstream_body
 from sluice.wire.responses_answer import to_response
+from sluice.wire.responses_passthrough import ResponsesPassStream, read_pass_response
+from sluice.wire.responses_request import input_items, previous_response
 from sluice.wire.responses_request import to_chat as responses_to_chat
 from sluice.wire.responses_stream import ResponsesFromChat
 from sluice.wire.stream import CompletionStream, StreamView
@@ -111,6 +113,8 @@ def translate(call: Call, model: Model, deployment: Deployment, dialect: Dialect
             return _messages_pass(call, deployment)
         return _messages(call, model, deployment, dialect)
     if call.endpoint is Endpoint.RESPONSES:
+        if dialect.responses:
+            return _responses_pass(call, deployment)
         return _responses(call, deployment, dialect)
     return _chat(call, call.request, deployment, dialect)
 
@@ -193,6 +197,36 @@ def _responses(call: Call, deployment: Deployment, dialect: Dialect) -> Translat
 
     outer = _outside(inner, lambda: ResponsesFromChat(*about), whole)
     return replace(outer, dropped=equivalent.dropped_tools)
+
+
+def _responses_pass(call: Call, deployment: Deployment) -> Translation:
+    """A Responses client and an upstream that has Responses.
+
+    The conversation is ours all the same: it is sent along in full, so that it may continue on
+    any upstream, and the response has our id.
+    """
+    request, conversation = call.request, call.conversation or Conversation("")
+    previous = previous_response(request)
+    members = {**request.members, "model": raw(deployment.model)}
+    if previous is not None:
+        own = input_items(request, conversation.response_id, conversation.referenced)
+        members["input"] = raw([*conversation.history, *own])
+        del members["previous_response_id"]
+    if request.max_tokens is not None:
+        members["max_output_tokens"] = raw(request.max_tokens)
+
+    def ours(_: str) -> str:
+        return conversation.response_id
+
+    shown = {"previous_response_id": previous}
+    return Translation(
+        endpoint=Endpoint.RESPONSES,
+        body=encode(members),
+        open_stream=lambda: ResponsesPassStream(request.model, ours, shown),
+        read_answer=lambda body: read_pass_response(
+            body, request.model, request.prompt_characters, ours, shown
+        ),
+    )
 
 
 def _outside(

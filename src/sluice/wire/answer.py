@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sluice.wire.chat_repairs import repaired_choices
 from sluice.wire.embeddings import Encoding, encode_items
 from sluice.wire.errors import ErrorDetail, read_error
 from sluice.wire.objects import MalformedJSON, decode_object, encode, raw
@@ -50,6 +51,10 @@ def read_answer(
         if "choices" not in members and "data" not in members:
             return UNREADABLE
         changed = _rename(members, model)
+        if (b'"tool_calls"' in body or b'"reasoning"' in body) and "choices" in members:
+            repaired = repaired_choices(members["choices"])
+            members["choices"] = repaired or members["choices"]
+            changed = changed or repaired is not None
         usage = _usage(members)
         if encoding is not None and (data := encode_items(bytes(members["data"]), encoding)):
             members["data"] = msgspec.Raw(data)

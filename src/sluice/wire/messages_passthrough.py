@@ -298,6 +298,9 @@ class AnthropicPassStream:
         if event is None:
             self.failure = anthropic_error(data) or UNREADABLE_EVENT
             return b""
+        if event.type == "message_stop" and not self._ending:  # an end without a reason is none
+            self.failure = BROKEN
+            return b""
         self._meter.note(event)
         self.has_content = self._meter.has_content
         if event.message is not None and event.message.model not in (None, self._model):

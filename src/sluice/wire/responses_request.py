@@ -99,6 +99,7 @@ def read_responses_request(body: bytes) -> Request:
         raise InvalidRequest("`max_output_tokens` must be at least 1", "max_output_tokens")
     instructions = member(members, "instructions", str) or ""
     member(members, "store", bool)
+    member(members, "previous_response_id", str)
     items = _given(members)
     if not items and not _continues(members):
         raise InvalidRequest("`input` is required", "input", "missing_required_parameter")

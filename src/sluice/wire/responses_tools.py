@@ -7,6 +7,7 @@ a namespace stand beside the others; tools that run at the provider are left out
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,9 @@ from sluice.wire.errors import InvalidRequest
 CUSTOM_INPUT = "input"
 
 _NAME_LIMIT = 64
+
+#: What a tool's type looks like, known or not: the types of dropped tools go into a header.
+_TYPE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _CUSTOM_PARAMETERS = {
     "type": "object",
     "properties": {CUSTOM_INPUT: {"type": "string"}},
@@ -113,6 +117,8 @@ def _flattened(tools: Sequence[Any]) -> list[tuple[dict[str, Any], str | None, s
 def _check(tool: Any, where: str) -> None:
     if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
         raise InvalidRequest(f"`{where}.type` is required", f"{where}.type")
+    if not _TYPE.fullmatch(tool["type"]):
+        raise InvalidRequest(f"`{where}.type` is not known", f"{where}.type")
 
 
 def _function(tool: Mapping[str, Any], name: str) -> dict[str, Any]:

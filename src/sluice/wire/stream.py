@@ -1,8 +1,9 @@
 """A completion stream of the OpenAI dialect: what comes from the upstream, made fit for a client.
 
 Pure: bytes in, bytes out, and what was learnt on the way (usage, first content, how it ended).
-An event is forwarded byte for byte unless it names another model than the client asked for, or
-carries usage that the client didn't ask for; then only those two members are touched.
+An event is forwarded byte for byte unless it names another model than the client asked for,
+carries usage that the client didn't ask for, or has choices that lack something (see
+`chat_repairs`); then only those members are touched.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice.wire import sse
+from sluice.wire.chat_repairs import StreamRepairs
 from sluice.wire.errors import ErrorDetail, read_error
 from sluice.wire.objects import MalformedJSON, decode_object, encode, mended, raw
 from sluice.wire.usage import Usage, UsageBody, estimate_tokens
@@ -44,6 +46,12 @@ class Delta(msgspec.Struct):
             + len(self.reasoning or self.reasoning_content or "")
             + _raw_length(self.tool_calls)
             + _raw_length(self.function_call)
+        )
+
+    def may_lack(self) -> bool:
+        """Whether it has what upstreams send incompletely."""
+        return (self.reasoning is not None and self.reasoning_content is None) or bool(
+            _raw_length(self.tool_calls)
         )
 
 
@@ -107,6 +115,7 @@ class CompletionStream:
         self.done = False
         self._view = view
         self._parser = sse.Parser()
+        self._repairs = StreamRepairs()
         self._usage: Usage | None = None
         self._usage_event = b""
         self._last_chunk = b""
@@ -221,10 +230,15 @@ class CompletionStream:
     def _edited(self, data: bytes, chunk: Chunk) -> bytes:
         view = self._view
         rename = chunk.model is not None and chunk.model != view.model
+        repair = any(map(self._may_lack, chunk.choices or ()))
         hide_usage = bool(chunk.choices) and not view.continuous_usage and b'"usage"' in data
-        if not rename and not hide_usage:
+        if not rename and not hide_usage and not repair:
             return sse.encode(data)
         members = decode_object(data)
+        if repair and (choices := self._repairs.apply(members["choices"])) is not None:
+            members["choices"] = choices
+        elif not rename and not hide_usage:
+            return sse.encode(data)
         if rename:
             members["model"] = raw(view.model)
         if hide_usage and "usage" in members:
@@ -233,6 +247,11 @@ class CompletionStream:
             else:
                 del members["usage"]
         return sse.encode(encode(members))
+
+    def _may_lack(self, choice: ChunkChoice) -> bool:
+        if choice.delta is not None and choice.delta.may_lack():
+            return True
+        return choice.finish_reason == "stop" and self._repairs.has_called(choice.index)
 
     def _own_usage_event(self) -> bytes:
         """For upstreams that report usage on a chunk with choices: the chunk that clients

@@ -24,14 +24,14 @@ MAX_OVERLAP_SECONDS = 30 * 24 * 3600
 class NewTeam(msgspec.Struct, forbid_unknown_fields=True):
     """Body of `POST /admin/teams`."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$(?!\n)")]
     default_max_tokens: Annotated[int, msgspec.Meta(gt=0, le=2**31 - 1)] | None = None
 
 
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     """Body of `POST /admin/teams/{team}/keys`."""
 
-    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    name: Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")] = ""
     expires_at: datetime | None = None
 
 
@@ -84,10 +84,9 @@ def _key_routes(tenancy: Tenancy) -> list[Any]:
     @post("/teams/{team:str}/keys", summary="Create a key")
     async def create_key(request: Request[Any, Any, Any], team: str) -> dict[str, Any]:
         body = await _body(request, NewKey)
-        if body.expires_at is not None and body.expires_at.tzinfo is None:
-            body.expires_at = body.expires_at.replace(tzinfo=UTC)
+        expires_at = _in_utc(body.expires_at)
         owner = await _team(tenancy, team)
-        record, key = await tenancy.create_key(owner.id, body.name, body.expires_at)
+        record, key = await tenancy.create_key(owner.id, body.name, expires_at)
         return _shown_once(record, key)
 
     @get("/keys", summary="List keys, of one team or all")
@@ -130,6 +129,18 @@ async def _body(request: Request[Any, Any, Any], kind: type[T]) -> T:
         raise GatewayError.invalid(f"{message}.", param, "invalid_value") from None
     except msgspec.DecodeError as error:
         raise GatewayError.invalid(f"The body is not JSON: {error}", code="invalid_json") from None
+
+
+def _in_utc(time: datetime | None) -> datetime | None:
+    """A time of a body's; without an offset it is UTC."""
+    if time is None or time.tzinfo is None:
+        return time and time.replace(tzinfo=UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise GatewayError.invalid(
+            "`expires_at` is out of range.", "expires_at", "invalid_value"
+        ) from None
 
 
 async def _team(tenancy: Tenancy, id_or_name: str) -> Team:

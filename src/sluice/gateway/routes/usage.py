@@ -92,11 +92,11 @@ def _time(text: str, param: str) -> datetime:
     """An RFC 3339 time, or a date; without an offset it is UTC."""
     try:
         time = datetime.fromisoformat(text.replace(" ", "+"))
-    except ValueError:
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise GatewayError.invalid(
             f"`{param}` must be an RFC 3339 time or a date.", param, "invalid_value"
         ) from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _uuid(text: str) -> UUID:

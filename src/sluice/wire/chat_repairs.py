@@ -1,0 +1,148 @@
+"""What OpenAI promises of a chat answer and its imitators leave out, put in.
+
+Each call's first delta has a type, each of its deltas an index; an answer that calls ends with
+`tool_calls`, unless it was cut; reasoning stands under `reasoning_content` too, the name that most
+clients know. Choices that need none of this keep their bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sluice.wire.objects import RawObject, mended, raw
+
+_choices = msgspec.json.Decoder(list[RawObject])
+_object = msgspec.json.Decoder(RawObject)
+_anything = msgspec.json.Decoder()
+
+#: What is not shaped as a choice passes as it is: others judge it.
+_MISSHAPEN = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+
+class _Calls:
+    """The calls of one choice.
+
+    Attributes:
+        opened: indexes that were seen.
+    """
+
+    def __init__(self) -> None:
+        self.opened: set[int] = set()
+        self._ids: dict[str, int] = {}
+        self._last = 0
+
+    def place(self, call: RawObject) -> int:
+        """The index of a delta: its own, or that of its id, or the latest call's."""
+        index, ident = _value(call, "index"), _value(call, "id")
+        if not isinstance(index, int) or index < 0:
+            if isinstance(ident, str) and ident in self._ids:
+                index = self._ids[ident]
+            elif ident or not self.opened:
+                index = max(self.opened, default=-1) + 1
+            else:
+                index = self._last
+        if isinstance(ident, str) and ident:
+            self._ids[ident] = index
+        self._last = index
+        return index
+
+
+class StreamRepairs:
+    """Repairs of one stream."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Calls] = {}
+
+    def has_called(self, index: int) -> bool:
+        """Whether the choice has called a tool."""
+        return index in self._calls
+
+    def apply(self, choices: msgspec.Raw) -> msgspec.Raw | None:
+        """A chunk's choices repaired; None where nothing was missing."""
+        try:
+            items = mended(_choices, bytes(choices))
+            changed = [self._repair(choice) for choice in items]
+        except _MISSHAPEN:
+            return None
+        return raw(items) if any(changed) else None
+
+    def _repair(self, choice: RawObject) -> bool:
+        index = _value(choice, "index") or 0
+        delta = mended(_object, bytes(choice.get("delta", b"{}")))
+        changed = _name_reasoning(delta)
+        given = _list(delta, "tool_calls")
+        if given:
+            calls = self._calls.setdefault(index, _Calls())
+            if any([_complete(call, calls) for call in given]):
+                delta["tool_calls"] = raw(given)
+                changed = True
+        if changed:
+            choice["delta"] = raw(delta)
+        return _end_as_call(choice, index in self._calls) or changed
+
+
+def repaired_choices(choices: msgspec.Raw) -> msgspec.Raw | None:
+    """The choices of a whole answer repaired; None where nothing was missing."""
+    try:
+        items = mended(_choices, bytes(choices))
+        changed = [_repair_whole(choice) for choice in items]
+    except _MISSHAPEN:
+        return None
+    return raw(items) if any(changed) else None
+
+
+def _repair_whole(choice: RawObject) -> bool:
+    message = mended(_object, bytes(choice.get("message", b"{}")))
+    calls = _list(message, "tool_calls")
+    changed = _name_reasoning(message)
+    if any([_name_type(call) for call in calls]):
+        message["tool_calls"] = raw(calls)
+        changed = True
+    if changed:
+        choice["message"] = raw(message)
+    return _end_as_call(choice, bool(calls)) or changed
+
+
+def _complete(call: RawObject, calls: _Calls) -> bool:
+    place = calls.place(call)
+    changed = _value(call, "index") != place
+    if changed:
+        call["index"] = raw(place)
+    if place not in calls.opened:
+        calls.opened.add(place)
+        changed = _name_type(call) or changed
+    return changed
+
+
+def _name_type(call: RawObject) -> bool:
+    if "function" not in call or _value(call, "type"):
+        return False
+    call["type"] = raw("function")
+    return True
+
+
+def _name_reasoning(said: RawObject) -> bool:
+    reasoning = _value(said, "reasoning")
+    if not isinstance(reasoning, str) or isinstance(_value(said, "reasoning_content"), str):
+        return False
+    said["reasoning_content"] = said["reasoning"]
+    return True
+
+
+def _end_as_call(choice: RawObject, called: bool) -> bool:
+    if not called or _value(choice, "finish_reason") != "stop":
+        return False
+    choice["finish_reason"] = raw("tool_calls")
+    return True
+
+
+def _value(members: RawObject, name: str) -> Any:
+    text = members.get(name)
+    return None if text is None else mended(_anything, bytes(text))
+
+
+def _list(members: RawObject, name: str) -> list[RawObject]:
+    text = bytes(members.get(name, b"null"))
+    return [] if text == b"null" else mended(_choices, text)
