@@ -42,6 +42,9 @@ PNG = base64.b64decode(
     "rkJggg=="
 )
 
+How = Literal["whole", "stream", "parse"]
+TWO_WAYS: tuple[How, How] = ("whole", "stream")
+
 TOO_LONG = "wave " * 3000
 
 
@@ -100,7 +103,7 @@ class Wish:
 
     step: str
     max_tokens: int
-    how: Literal["whole", "stream", "parse"] = "whole"
+    how: How = "whole"
     choice: str | None = None
     parallel: bool = True
     stop: str | None = None
@@ -167,14 +170,14 @@ def play(agent: Agent) -> Iterator[Event]:
     agent.give({ident: "dry" for ident in called.ids})
     yield agent.ask(Wish("cut", 5, "stream"))
     agent.say("This is forbidden.")
-    for how in ("whole", "stream"):
+    for how in TWO_WAYS:
         event = agent.ask(Wish(f"refused {how}", 40, how))
         yield event
         if event.finish != "refusal":  # noise knows no rules
             agent.forget()
     agent.forget()
     agent.say(TOO_LONG)
-    for how in ("whole", "stream"):
+    for how in TWO_WAYS:
         yield agent.ask(Wish(f"too long {how}", 40, how))
 
 
@@ -257,6 +260,11 @@ class OpenAIAgent(Agent):
                 stream.until_done()
                 return stream.current_completion_snapshot
         return self._sdk.chat.completions.create(**request)
+
+    def _function(self, name: str) -> dict[str, Any]:
+        text, schema = TOOLS[name]
+        function = {"name": name, "description": text, "parameters": schema}
+        return {"type": "function", "function": {**function, "strict": self._strict}}
 
     def _event(self, wish: Wish, answer: Any) -> Event:
         (choice,) = answer.choices

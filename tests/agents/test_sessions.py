@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -106,7 +108,10 @@ def transcripts(site: Site) -> dict[tuple[str, str], list[Event]]:
     }
 
 
-BOTH = (
+Calls = tuple[tuple[str, str], ...]
+Tokens = tuple[int, int, int, int]
+
+BOTH: Calls = (
     ("get_weather", '{"city": "Rome", "unit": "c"}'),
     ("get_weather", '{"city": "Oslo", "unit": "c"}'),
 )
@@ -119,7 +124,7 @@ REFUSED = "I will not speak of that."
 
 #: What the model servers' model says to the session: by step the end, the text, the thinking, the
 #: calls, and input, cached, output and reasoning tokens.
-EXPECTED: list[tuple[Any, ...]] = [
+EXPECTED: list[tuple[str, str, str, str, Calls, Tokens]] = [
     ("calls", "tools", "", PLAN, BOTH, (14, 0, 15, 5)),
     ("quotes", "stop", QUOTES, LOOK, (), (28, 14, 24, 4)),
     ("image", "stop", "I see image/png of 70 bytes.", "", (), (101, 28, 6, 0)),
@@ -138,7 +143,10 @@ TOO_LONG = [
 
 
 def test_the_transcripts_agree(transcripts: dict[tuple[str, str], list[Event]]) -> None:
-    expected = [Event(*rest, Usage(*tokens)) for *rest, tokens in EXPECTED] + TOO_LONG
+    expected = [
+        Event(step, finish, text, thinking, calls, Usage(*tokens))
+        for step, finish, text, thinking, calls, tokens in EXPECTED
+    ] + TOO_LONG
     assert len(transcripts) == 4
     for pair, events in transcripts.items():
         assert events == expected, pair
@@ -157,17 +165,18 @@ def test_usage_is_what_the_upstream_reported_and_the_record_says(
     for (_, name), events in transcripts.items():
         for event in events:
             record = site.gateway.record(event.request_id)
-            if event.usage is None:
-                assert record["status"] == "client_error"
-                continue
-            reported = site.servers[name].books.reports[event.request_id]
-            assert dataclasses.astuple(event.usage) == dataclasses.astuple(reported)
-            check_record(record, event.usage)
+            check_record(record, event)
+            if event.usage is not None:
+                reported = site.servers[name].books.reports[event.request_id]
+                assert dataclasses.astuple(event.usage) == dataclasses.astuple(reported)
 
 
-def check_record(record: dict[str, Any], usage: Usage) -> None:
-    """The ledger has the same."""
-    assert record["status"] == "ok"
+def check_record(record: dict[str, Any], event: Event) -> None:
+    """The ledger has the same; an error costs nothing."""
+    usage = event.usage or Usage(0, 0, 0, 0)
+    assert record["status"] == ("ok" if event.usage else "error")
+    if event.about_length:
+        assert record["error_code"] == "context_length_exceeded"
     assert record["estimated"] is False
     assert record["input_tokens"] == usage.input
     assert record["cached_input_tokens"] == usage.cached
@@ -280,8 +289,4 @@ def test_usage_of_the_real_vllm_is_the_record_s(
     noise: dict[str, list[Event]], vllm_site: Gateway
 ) -> None:
     for event in [event for events in noise.values() for event in events]:
-        record = vllm_site.record(event.request_id)
-        if event.usage is None:
-            assert record["status"] == "client_error"
-        else:
-            check_record(record, event.usage)
+        check_record(vllm_site.record(event.request_id), event)

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from anthropic import Anthropic
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from tests.harness.fixtures import model
 from tests.harness.gateway import ADMIN_KEY, TEAM_KEY, Gateway, Process, sluice
@@ -107,15 +107,15 @@ def sdk(site: Gateway) -> Iterator[OpenAI]:
 
 
 @pytest.fixture
-def tried() -> list[httpx.Request]:
+def tried() -> list[Any]:
     """The requests that `patient` sent."""
     return []
 
 
 @pytest.fixture
-def patient(site: Gateway, tried: list[httpx.Request]) -> Iterator[OpenAI]:
+def patient(site: Gateway, tried: list[Any]) -> Iterator[OpenAI]:
     """OpenAI's SDK with the retries that it has by default."""
-    http = httpx.Client(event_hooks={"request": [tried.append]})
+    http = DefaultHttpxClient(event_hooks={"request": [tried.append]})
     with OpenAI(base_url=f"{site.url}/v1", api_key=TEAM_KEY, http_client=http) as client:
         yield client
 

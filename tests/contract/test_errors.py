@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from tests.contract.conftest import KINDS
 from tests.contract.scripts import answering, ask
@@ -36,10 +36,8 @@ def refused_with(
     return raised.value
 
 
-def test_a01_no_key_is_an_authentication_error_at_once(
-    site: Gateway, tried: list[httpx.Request]
-) -> None:
-    http = httpx.Client(event_hooks={"request": [tried.append]})
+def test_a01_no_key_is_an_authentication_error_at_once(site: Gateway, tried: list[Any]) -> None:
+    http = DefaultHttpxClient(event_hooks={"request": [tried.append]})
     keyless: Any = {"Authorization": openai.Omit()}
     with (
         OpenAI(base_url=f"{site.url}/v1", api_key="unused", http_client=http) as client,
@@ -93,7 +91,7 @@ def test_a06_no_messages_name_the_parameter(sdk: OpenAI, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a07_a_limit_is_retried_after_the_upstreams_wait(
-    patient: OpenAI, tried: list[httpx.Request], scripted: Upstream, kind: str
+    patient: OpenAI, tried: list[Any], scripted: Upstream, kind: str
 ) -> None:
     script = failing(429, {"retry-after-ms": "40"}, type="rate_limit_error")
     error = refused_with(patient, scripted, "a07", kind, script)
@@ -103,7 +101,7 @@ def test_a07_a_limit_is_retried_after_the_upstreams_wait(
 
 
 def test_a08_a_wait_of_more_than_two_minutes_is_not_retried(
-    patient: OpenAI, tried: list[httpx.Request], scripted: Upstream
+    patient: OpenAI, tried: list[Any], scripted: Upstream
 ) -> None:
     error = refused_with(patient, scripted, "a08", "vllm", failing(429, {"retry-after": "121"}))
     assert error.response.headers["retry-after"] == "121"
@@ -111,7 +109,7 @@ def test_a08_a_wait_of_more_than_two_minutes_is_not_retried(
 
 
 def test_a09_an_exhausted_quota_is_not_retried(
-    patient: OpenAI, tried: list[httpx.Request], scripted: Upstream
+    patient: OpenAI, tried: list[Any], scripted: Upstream
 ) -> None:
     script = failing(429, {}, type="insufficient_quota", code="insufficient_quota")
     error = refused_with(patient, scripted, "a09", "compatible", script)
@@ -123,7 +121,7 @@ def test_a09_an_exhausted_quota_is_not_retried(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [503, 529])
 def test_a10_an_overload_is_a_503_and_retried(
-    patient: OpenAI, tried: list[httpx.Request], scripted: Upstream, kind: str, status: int
+    patient: OpenAI, tried: list[Any], scripted: Upstream, kind: str, status: int
 ) -> None:
     script = failing(status, {"retry-after-ms": "10"}, type="overloaded_error")
     error = refused_with(patient, scripted, f"a10-{status}", kind, script)
@@ -172,7 +170,7 @@ def test_a13_a_body_over_the_limit_is_a_413(sdk: OpenAI) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [401, 403])
 def test_a14_our_own_key_being_refused_is_never_a_401(
-    patient: OpenAI, tried: list[httpx.Request], scripted: Upstream, kind: str, status: int
+    patient: OpenAI, tried: list[Any], scripted: Upstream, kind: str, status: int
 ) -> None:
     script = failing(status, {}, type="authentication_error", message="no: ANTHROPIC-SECRET")
     error = refused_with(patient, scripted, f"a14-{status}", kind, script)

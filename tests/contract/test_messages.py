@@ -44,7 +44,7 @@ def test_n01_a_message_is_one(claude: Anthropic, scripted: Upstream, kind: str) 
     answer = raw.parse()
     assert answer.id.startswith("msg_")
     assert (answer.type, answer.role, answer.model) == ("message", "assistant", kind)
-    assert (answer.content[0].type, answer.content[0].text) == ("text", "good day")  # type: ignore[union-attr]
+    assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": "good day"}]
     assert answer.stop_reason == "end_turn"
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 7)
     assert raw.headers["request-id"]
@@ -62,7 +62,7 @@ def test_n02_a_stream_has_named_events(
     assert final.id.startswith("msg_")
     assert (final.model, final.stop_reason) == (kind, "tool_use")
     assert [block.type for block in final.content] == ["text", "tool_use"]
-    assert final.content[1].input == {"city": "Rome"}  # type: ignore[union-attr]
+    assert final.content[1].input == {"city": "Rome"}
     assert (final.usage.input_tokens, final.usage.output_tokens) == (11, 7)
     body = say("n02-end", kind, tools=[TOOL], stream=True)
     events = bare.post("/v1/messages", json=body).text.strip().split("\n\n")
@@ -172,14 +172,13 @@ def test_n07_an_error_amid_the_stream_raises(
         call.end()
 
     scripted.on(marker, script)
-    text = ""
+    said: list[str] = []
     with (
-        pytest.raises(anthropic.APIStatusError) as raised,
         claude.messages.stream(**say(marker, kind)) as stream,
+        pytest.raises(anthropic.APIStatusError) as raised,
     ):
-        for piece in stream.text_stream:
-            text += piece
-    assert text == "one"
+        said.extend(stream.text_stream)
+    assert "".join(said) == "one"
     assert raised.value.status_code == 200
     body: Any = raised.value.body
     assert body["error"]["type"] == "overloaded_error"
@@ -229,8 +228,8 @@ def test_n08_reasoning_of_chat_upstreams_returns_to_them(
     request = say("n08-vllm-end", "vllm", tools=[TOOL], thinking={"type": "adaptive"})
     first = claude.messages.create(**request)
     assert [block.type for block in first.content] == ["thinking", "tool_use"]
-    assert first.content[0].signature  # type: ignore[union-attr]
-    called = first.content[1].id  # type: ignore[union-attr]
+    assert first.content[0].signature
+    called = first.content[1].id
     result = {"type": "tool_result", "tool_use_id": called, "content": "n08-vllm-result"}
     request["messages"] += [
         {"role": "assistant", "content": [block.to_dict() for block in first.content]},

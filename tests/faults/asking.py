@@ -94,24 +94,16 @@ def raised_by_sdk(seen: Seen) -> BaseException:
 
 
 def _by_anthropic(seen: Seen) -> Any:
-    def respond(_: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(seen.status, headers=_sent(seen), content=seen.content)
-
-    http = httpx2.Client(transport=httpx2.MockTransport(respond))
     sdk = anthropic.Anthropic(
-        base_url="http://gateway", api_key="any", max_retries=0, http_client=http
+        base_url="http://gateway", api_key="any", max_retries=0, http_client=_replaying(seen)
     )
     create: Any = sdk.messages.create
     return create(**body(seen.endpoint, "m", "again", seen.stream))
 
 
 def _by_openai(seen: Seen) -> Any:
-    def respond(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(seen.status, headers=_sent(seen), content=seen.content)
-
-    http = httpx.Client(transport=httpx.MockTransport(respond))
     sdk = openai.OpenAI(
-        base_url="http://gateway/v1", api_key="any", max_retries=0, http_client=http
+        base_url="http://gateway/v1", api_key="any", max_retries=0, http_client=_replaying(seen)
     )
     creates: dict[str, Any] = {
         "chat": sdk.chat.completions.create,
@@ -121,5 +113,10 @@ def _by_openai(seen: Seen) -> Any:
     return creates[seen.endpoint](**body(seen.endpoint, "m", "again", seen.stream))
 
 
-def _sent(seen: Seen) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in seen.headers.items() if name != "content-length"]
+def _replaying(seen: Seen) -> httpx2.Client:
+    headers = [(name, value) for name, value in seen.headers.items() if name != "content-length"]
+
+    def respond(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(seen.status, headers=headers, content=seen.content)
+
+    return httpx2.Client(transport=httpx2.MockTransport(respond))

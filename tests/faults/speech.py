@@ -151,6 +151,12 @@ def say_done(call: Call) -> None:
     call.end()
 
 
+def not_http(call: Call) -> None:
+    """An answer in another protocol."""
+    call.send(b"\x00\xff\x16\x03 no\r\n\r\n")
+    call.close()
+
+
 def say_bad_chunk(call: Call) -> None:
     """Bytes that are no HTTP chunk."""
     time.sleep(0.05)

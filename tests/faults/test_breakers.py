@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from tests.faults import speech
-from tests.faults.asking import HEADERS, PATHS, Seen, ask, body
+from tests.faults.asking import PATHS, Seen, ask, body
 from tests.faults.models import BUDGET, MAX_COOLDOWN_SECONDS, MIN_CALLS, OPEN_SECONDS
 from tests.harness.gateway import ADMIN_KEY, TEAM_KEY, Gateway
 from tests.harness.polling import eventually

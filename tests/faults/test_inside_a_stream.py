@@ -89,7 +89,9 @@ def test_the_official_sdk_raises(run: Run[Late], drill: Drill[Late]) -> None:
     assert isinstance(error, expected)
 
 
-@pytest.mark.parametrize("drill", [d for d in DRILLS if d.fault.name == "error"], ids=lambda d: d.id)
+@pytest.mark.parametrize(
+    "drill", [d for d in DRILLS if d.fault.name == "error"], ids=lambda d: d.id
+)
 def test_case_34_the_type_of_the_upstreams_error_is_kept(
     run: Run[Late], drill: Drill[Late]
 ) -> None:

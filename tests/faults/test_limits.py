@@ -39,7 +39,7 @@ def test_case_70_a_wait_in_any_form_reaches_the_caller(
 ) -> None:
     name, value, (least, most) = FORMS[form]
     marker = f"form-{form}-marker"
-    scripted.on(marker, lambda call: speech.refusing(429, **{name: value()})(call))
+    scripted.on(marker, speech.refusing(429, **{name: value()}))
     first = ask(touchy, "chat", f"form-{form}", marker)
     assert (first.status, len(first.attempts)) == (429, 1)
     assert least <= int(first.headers["retry-after"]) <= most
@@ -136,13 +136,10 @@ def keyed(refused: dict[str, Callable[[Call], object]]) -> Callable[[Call], None
     return script
 
 
-def keys_of(upstream: Upstream, marker: str) -> list[str]:
+def keys_used(upstream: Upstream, marker: str) -> list[str]:
     """The keys of an upstream's calls."""
-    return [call.headers["authorization"][-len("KEY-ONE-x") :] for call in _calls(upstream, marker)]
-
-
-def _calls(upstream: Upstream, marker: str) -> list[Call]:
-    return upstream.calls_with(marker)
+    calls = upstream.calls_with(marker)
+    return [call.headers["authorization"].removeprefix("Bearer ") for call in calls]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +153,7 @@ def test_another_key_takes_over_from_one_that_is_refused(
     scripted.on(marker, keyed({bad: speech.refusing(status, f"key {bad} refused", **wait)}))
     answers = [ask(touchy, "chat", name, marker) for _ in range(4)]
     assert {answer.status for answer in answers} == {200}
-    used = [call.headers["authorization"].removeprefix("Bearer ") for call in _calls(scripted, marker)]
+    used = keys_used(scripted, marker)
     assert used.count(bad) == 1
     assert used[-3:] == [good] * 3
     assert sum(len(answer.attempts) for answer in answers) == 5

@@ -111,6 +111,7 @@ _IMPLIED: Mapping[str, int] = {
     "billing_error": 402,
     "insufficient_quota": 429,
     "permission_error": 403,
+    "upstream_credential_refused": 401,  # our word for those of Anthropic's, once translated
     "not_found_error": 404,
     "notfounderror": 404,
     "request_too_large": 413,
@@ -139,6 +140,7 @@ _REFUSED = frozenset(
         "permission_denied",
         "permission_error",
         "unsupported_country_region_territory",
+        "upstream_credential_refused",
     }
 )
 

@@ -1,7 +1,7 @@
 """What OpenAI promises of a chat answer and its imitators leave out, put in.
 
-Each call's first delta has a type, each of its deltas an index; an answer that calls ends with
-`tool_calls`, unless it was cut; reasoning stands under `reasoning_content` too, the name that most
+Each call's first delta has a type, each of its deltas an index, and none but the first its id and
+name (clients would join them); an answer that calls ends with `tool_calls`, unless it was cut; reasoning stands under `reasoning_content` too, the name that most
 clients know. Choices that need none of this keep their bytes.
 """
 
@@ -25,11 +25,11 @@ class _Calls:
     """The calls of one choice.
 
     Attributes:
-        opened: indexes that were seen.
+        opened: the indexes that were seen, with the names of what is called.
     """
 
     def __init__(self) -> None:
-        self.opened: set[int] = set()
+        self.opened: dict[int, Any] = {}
         self._ids: dict[str, int] = {}
         self._last = 0
 
@@ -110,14 +110,21 @@ def _complete(call: RawObject, calls: _Calls) -> bool:
     changed = _value(call, "index") != place
     if changed:
         call["index"] = raw(place)
+    function = mended(_object, bytes(call.get("function", b"{}")))
+    name = _value(function, "name")
     if place not in calls.opened:
-        calls.opened.add(place)
-        changed = _name_type(call) or changed
-    return changed
+        calls.opened[place] = name
+        return _name_type(call) or changed
+    repeated = [member for member in ("id", "type") if call.pop(member, None) is not None]
+    if name is not None and name == calls.opened[place]:
+        del function["name"]
+        call["function"] = raw(function)
+        repeated.append("name")
+    return changed or bool(repeated)
 
 
 def _name_type(call: RawObject) -> bool:
-    if "function" not in call or _value(call, "type"):
+    if "function" not in call or bytes(call.get("type", b"null")) not in (b"null", b'""'):
         return False
     call["type"] = raw("function")
     return True
@@ -132,7 +139,7 @@ def _name_reasoning(said: RawObject) -> bool:
 
 
 def _end_as_call(choice: RawObject, called: bool) -> bool:
-    if not called or _value(choice, "finish_reason") != "stop":
+    if not called or bytes(choice.get("finish_reason", b"")) != b'"stop"':
         return False
     choice["finish_reason"] = raw("tool_calls")
     return True
