@@ -197,7 +197,7 @@ class OpenAIAgent(Agent):
         self._sdk = openai.OpenAI(
             base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=http
         )
-        self._model = model
+        self.model = model
         self._messages = [{"role": "system", "content": SYSTEM}]
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class OpenAIAgent(Agent):
 
     def _completion(self, wish: Wish) -> Any:
         request: dict[str, Any] = {
-            "model": self._model,
+            "model": self.model,
             "messages": self._messages,
             "max_completion_tokens": wish.max_tokens,
         }
@@ -330,7 +330,7 @@ class AnthropicAgent(Agent):
         self._sdk = anthropic.Anthropic(
             base_url=url, auth_token=key, max_retries=0, http_client=http
         )
-        self._model = model
+        self.model = model
 
     def close(self) -> None:
         self._sdk.close()
@@ -368,7 +368,7 @@ class AnthropicAgent(Agent):
 
     def _message(self, wish: Wish) -> Any:
         request: dict[str, Any] = {
-            "model": self._model,
+            "model": self.model,
             "system": SYSTEM,
             "messages": self._messages,
             "max_tokens": wish.max_tokens,
@@ -392,7 +392,7 @@ class AnthropicAgent(Agent):
 
     def _event(self, wish: Wish, answer: Any) -> Event:
         assert answer.id.startswith("msg_")
-        assert answer.model == self._model
+        assert answer.model == self.model
         blocks = answer.content
         calls = [block for block in blocks if block.type == "tool_use"]
         if answer.stop_reason == "max_tokens":  # the last may be cut

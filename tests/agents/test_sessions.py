@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -201,6 +202,23 @@ def test_thinking_goes_back_only_to_where_it_came_from(
     assert transcripts
     assert site.servers["claude"].books.thoughts > 0
     assert site.servers["gpt"].books.thoughts == 0
+
+
+@pytest.mark.parametrize("sdk", AGENTS)
+@pytest.mark.parametrize("first", ["claude", "gpt"])
+def test_a_session_may_go_to_the_other_upstream_at_every_turn(
+    site: Site, sdk: str, first: str
+) -> None:
+    """As fallbacks make it do; only thinking is lost then."""
+    names = itertools.cycle(["gpt", "claude"] if first == "claude" else ["claude", "gpt"])
+    events: list[Event] = []
+    with contextlib.closing(AGENTS[sdk](site.gateway.url, TEAM_KEY, first)) as agent:
+        for event in play(agent):
+            events.append(event)
+            agent.model = next(names)
+    said = [(event.step, event.finish, event.text, event.calls) for event in events]
+    assert said[:10] == [(step, *two, calls) for step, *two, _, calls, _ in EXPECTED]
+    assert events[10:] == TOO_LONG
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,10 @@ from tests.harness.upstream import Call, Upstream, chunk
 OPENAI_KINDS = ["vllm", "compatible"]
 ROME, OSLO = ToolCall("call_rome"), ToolCall("call_oslo", arguments='{"city":"Oslo"}')
 TOOLS: Any = [function("weather"), function("news")]
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 PDF = base64.b64encode(b"%PDF-1.4\n%%EOF").decode()
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -62,7 +62,7 @@ def test_n02_a_stream_has_named_events(
     assert final.id.startswith("msg_")
     assert (final.model, final.stop_reason) == (kind, "tool_use")
     assert [block.type for block in final.content] == ["text", "tool_use"]
-    assert final.content[1].input == {"city": "Rome"}
+    assert final.content[1].to_dict()["input"] == {"city": "Rome"}
     assert (final.usage.input_tokens, final.usage.output_tokens) == (11, 7)
     body = say("n02-end", kind, tools=[TOOL], stream=True)
     events = bare.post("/v1/messages", json=body).text.strip().split("\n\n")

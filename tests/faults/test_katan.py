@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.engines.katan import KatanEngine
@@ -96,39 +98,40 @@ def _refused(gateway: Gateway, endpoint: str, name: str, stream: bool) -> Seen |
     return seen if seen.status != 200 else None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
-def test_an_engine_that_hangs_or_dies_inside_a_stream(
-    gateway: Gateway,
-    engines: dict[str, KatanEngine],
-    endpoint: str,
-    kind: str,
-    how: signal.Signals,
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])  # what is killed stays dead
+def test_an_engine_that_hangs_or_dies_inside_its_streams(
+    gateway: Gateway, engines: dict[str, KatanEngine], how: signal.Signals
 ) -> None:
-    import httpx
-
     engine = engines["mortal"]
-    sent = body(endpoint, f"mortal-{kind}", "many words that are said again one by one", True)
-    parts: list[bytes] = []
-    with httpx.Client(timeout=30) as http:
-        url = gateway.url + PATHS[endpoint]
-        with http.stream("POST", url, json=sent, headers=HEADERS) as response:
-            for part in response.iter_raw():
-                if not parts:
-                    engine.signal(how)
-                parts.append(part)
-    seen = Seen(endpoint, True, response.status_code, response.headers, b"".join(parts))
-    _revive(engine, how)
-    assert seen.status == 200
-    assert b"[DONE]" not in seen.content
-    assert b"message_stop" not in seen.content
-    assert b"response.completed" not in seen.content
-    assert raised_by_sdk(seen)
-    assert gateway.record(seen.request_id)["status"] == "error"
-
-
-def _revive(engine: KatanEngine, how: signal.Signals) -> None:
-    """Killed ones don't come back, since they would have another port: they are for last."""
+    clients = [(endpoint, f"mortal-{kind}") for endpoint in ENDPOINTS for kind in KINDS]
+    begun = threading.Barrier(len(clients) + 1)
+    with ThreadPoolExecutor(len(clients)) as pool:
+        streams = [pool.submit(_stream, gateway, *client, begun) for client in clients]
+        begun.wait(30)
+        engine.signal(how)
+        found = [stream.result(60) for stream in streams]
     if how is signal.SIGSTOP:
         engine.signal(signal.SIGCONT)
+    for seen in found:
+        assert seen.status == 200
+        for end in (b"[DONE]", b"message_stop", b"response.completed"):
+            assert end not in seen.content
+        assert raised_by_sdk(seen)
+        record = gateway.record(seen.request_id)
+        assert (record["status"], record["attempts"]) == ("error", 1)
+        assert record["output_tokens"] > 0
+
+
+def _stream(gateway: Gateway, endpoint: str, name: str, begun: threading.Barrier) -> Seen:
+    """A stream whose first bytes the caller has when the barrier opens."""
+    sent = body(endpoint, name, "so many words that are said again one by one", True)
+    url, parts = gateway.url + PATHS[endpoint], list[bytes]()
+    with (
+        httpx.Client(timeout=30) as http,
+        http.stream("POST", url, json=sent, headers=HEADERS) as response,
+    ):
+        for part in response.iter_raw():
+            if not parts:
+                begun.wait(30)
+            parts.append(part)
+    return Seen(endpoint, True, response.status_code, response.headers, b"".join(parts))

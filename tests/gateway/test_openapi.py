@@ -139,12 +139,16 @@ def api(gateway: Gateway) -> Any:
 
 
 def moderate(case: Case[Any]) -> None:
-    """A model that there is, and an answer that ends soon."""
+    """A model that there is, an answer that ends soon; nothing that only its owner can name."""
+    case.headers.pop("x-team-id", None)
     body: Any = case.body
     if not isinstance(body, dict):
         return
     if isinstance(body.get("model"), str):
         body["model"] = "simulated"
+    for name in ("x-team-id", "previous_response_id"):
+        if isinstance(body.get(name), str):
+            del body[name]
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if type(body.get(name)) is int:
             body[name] = min(body[name], 20)

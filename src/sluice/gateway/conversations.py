@@ -10,7 +10,7 @@ import uuid_utils
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.responses import ResponseStore, StoreAway, Turn
 from sluice.router.translation import Call, Conversation
-from sluice.wire.errors import ErrorDetail, InvalidRequest
+from sluice.wire.errors import InvalidRequest
 from sluice.wire.request import Request
 from sluice.wire.responses_items import response_of
 from sluice.wire.responses_request import input_items, previous_response, references, stores
@@ -39,7 +39,7 @@ class Conversations:
         try:
             turns = await self._store.chain(team_id, previous)
         except StoreAway:
-            raise _away() from None
+            raise GatewayError.store_away() from None
         if turns is None:
             raise GatewayError.invalid(
                 f"Previous response with id '{previous}' not found.",
@@ -59,7 +59,7 @@ class Conversations:
             try:
                 turn = await self._store.get(team_id, owner)
             except StoreAway:
-                raise _away() from None
+                raise GatewayError.store_away() from None
             if turn is not None:
                 found |= {item["id"]: item for item in turn.items() if item.get("id") == reference}
         return found
@@ -77,12 +77,3 @@ class Conversations:
             await self._store.save(team_id, turn, previous_response(call.request))
         except (StoreAway, InvalidRequest) as error:
             _log.warning("response not stored", request_id=call.request_id, reason=str(error))
-
-
-def _away() -> GatewayError:
-    detail = ErrorDetail(
-        "Stored responses can't be reached now.",
-        "service_unavailable_error",
-        code="server_is_overloaded",
-    )
-    return GatewayError(503, detail, {"retry-after": "1"})

@@ -88,6 +88,16 @@ class GatewayError(Exception):
         )
 
     @classmethod
+    def store_away(cls) -> GatewayError:
+        """Redis is away, and what was asked for lives there."""
+        detail = ErrorDetail(
+            "Stored responses can't be reached now.",
+            "service_unavailable_error",
+            code="server_is_overloaded",
+        )
+        return cls(503, detail, {"retry-after": "1"})
+
+    @classmethod
     def internal(cls) -> GatewayError:
         """A fault of ours."""
         return cls(

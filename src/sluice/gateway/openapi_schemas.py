@@ -47,7 +47,7 @@ _STREAM_OPTIONS = {
 #: Sluice's own members, which never reach an upstream, and those that all operations have.
 _COMMON: dict[str, Schema] = {
     "model": {**_TEXT, "description": "A name of the catalogue"},
-    "x-tier": _maybe("string", description="`interactive` (as by default) or `batch`"),
+    "x-tier": {"enum": ["interactive", "batch", None], "description": "`interactive` by default"},
     "x-team-id": _maybe("string", description="The key's own team, by id or name"),
     "disable_fallbacks": _maybe("boolean", description="The first failure, as it is"),
 }
@@ -118,12 +118,12 @@ _REQUESTS: dict[str, Schema] = {
     ),
     "ResponsesRequest": _object(
         "model",
-        input=_either(_TEXT, _list(_OBJECT)),
+        input=_either(_TEXT, _list(_object(type=_TEXT))),
         instructions=_maybe("string"),
         max_output_tokens=_LIMIT,
         previous_response_id=_maybe("string"),
         store=_maybe("boolean", description="Keep the response; so by default"),
-        tools=_list(_OBJECT),
+        tools=_list(_object("type", type=_TEXT)),
         tool_choice=_either(_TEXT, _OBJECT),
         parallel_tool_calls=_maybe("boolean"),
         text=_maybe("object"),

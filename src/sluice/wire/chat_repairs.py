@@ -1,8 +1,9 @@
-"""What OpenAI promises of a chat answer and its imitators leave out, put in.
+"""What OpenAI promises of a chat answer and its imitators get wrong, put right.
 
 Each call's first delta has a type, each of its deltas an index, and none but the first its id and
-name (clients would join them); an answer that calls ends with `tool_calls`, unless it was cut; reasoning stands under `reasoning_content` too, the name that most
-clients know. Choices that need none of this keep their bytes.
+name, which clients would join; an answer that calls ends with `tool_calls`, unless it was cut;
+reasoning stands under `reasoning_content` too, the name that most clients know. Choices that need
+none of this keep their bytes.
 """
 
 from __future__ import annotations

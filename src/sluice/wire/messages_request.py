@@ -18,8 +18,8 @@ import msgspec
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.messages_content import chat_messages, read_part
 from sluice.wire.messages_errors import THREAD_UNSUPPORTED
-from sluice.wire.objects import MalformedJSON, RawObject, decode_object, raw
-from sluice.wire.request import OURS, REFUSED, Request, StreamOptions, member
+from sluice.wire.objects import RawObject, raw
+from sluice.wire.request import OURS, Request, StreamOptions, member, permitted_members
 
 #: The API version from which sampling parameters are refused, whatever their values.
 WITHOUT_SAMPLING = "2026-10-21"
@@ -126,17 +126,7 @@ def read_members(body: bytes) -> RawObject:
     Raises:
         InvalidRequest: with the parameter named.
     """
-    try:
-        members = decode_object(body)
-    except MalformedJSON as error:
-        raise InvalidRequest(
-            f"the body is not a valid JSON object: {error}", code="invalid_json"
-        ) from None
-    for name in members:
-        if name in REFUSED:
-            raise InvalidRequest(
-                f"`{name}` can't be set by a caller", name, "unsupported_parameter"
-            )
+    members = permitted_members(body)
     if not member(members, "model", str):
         raise _missing("model")
     try:

@@ -88,15 +88,11 @@ class Request:
         return replace(self, members={**self.members, name: raw(value)})
 
 
-def read_request(body: bytes, prompt: str) -> Request:
-    """Read a body.
-
-    Args:
-        body: the JSON text.
-        prompt: the member that holds the prompt: `messages`, `prompt` or `input`.
+def permitted_members(body: bytes) -> RawObject:
+    """The members of a body, none of them refused.
 
     Raises:
-        InvalidRequest: with the parameter named.
+        InvalidRequest: the body is no JSON object, or has a member that callers can't set.
     """
     try:
         members = decode_object(body)
@@ -109,6 +105,20 @@ def read_request(body: bytes, prompt: str) -> Request:
             raise InvalidRequest(
                 f"`{name}` can't be set by a caller", name, "unsupported_parameter"
             )
+    return members
+
+
+def read_request(body: bytes, prompt: str) -> Request:
+    """Read a body.
+
+    Args:
+        body: the JSON text.
+        prompt: the member that holds the prompt: `messages`, `prompt` or `input`.
+
+    Raises:
+        InvalidRequest: with the parameter named.
+    """
+    members = permitted_members(body)
     stream = _member(members, "stream", bool) or False
     options = _member(members, "stream_options", StreamOptions)
     if options is not None and not stream:

@@ -10,7 +10,6 @@ from litestar.handlers import HTTPRouteHandler
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.responses import ResponseStore, StoreAway, Turn
 from sluice.gateway.routes.access import Access
-from sluice.wire.errors import ErrorDetail
 
 
 def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandler]:
@@ -26,7 +25,7 @@ def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandl
         try:
             turn = await store.get(team_id, response_id)
         except StoreAway:
-            raise _away() from None
+            raise GatewayError.store_away() from None
         if turn is None:
             raise _unknown(response_id)
         return turn
@@ -60,7 +59,7 @@ def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandl
         try:
             known = await store.delete(team(request), response_id)
         except StoreAway:
-            raise _away() from None
+            raise GatewayError.store_away() from None
         if not known:
             raise _unknown(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
@@ -70,12 +69,3 @@ def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandl
 
 def _unknown(response_id: str) -> GatewayError:
     return GatewayError.not_found(f"Response with id '{response_id}' not found.")
-
-
-def _away() -> GatewayError:
-    detail = ErrorDetail(
-        "Stored responses can't be reached now.",
-        "service_unavailable_error",
-        code="server_is_overloaded",
-    )
-    return GatewayError(503, detail, {"retry-after": "1"})
