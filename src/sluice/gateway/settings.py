@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sluice.billing.prices import Price, nano_usd
+from sluice.gateway.key_files import read_keys
 from sluice.router.catalog import Capability, Tier
 
 MIN_SECRET_CHARACTERS = 32
@@ -56,10 +57,12 @@ def _credential(value: str) -> str:
 
 
 class _Keyed(_Strict):
-    """A provider that wants credentials: one, or several that are taken in turn."""
+    """A provider that wants credentials: one, or several that are taken in turn, or those of a
+    file that may change."""
 
     api_key: str | None = None
     api_keys: list[str] = Field(default=[])
+    api_keys_file: Path | None = None
 
     @field_validator("api_key")
     @classmethod
@@ -71,8 +74,31 @@ class _Keyed(_Strict):
     def _usable_keys(cls, value: list[str]) -> list[str]:
         return [_credential(key) for key in value]
 
+    @field_validator("api_keys_file")
+    @classmethod
+    def _readable(cls, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        try:
+            keys = read_keys(value)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"can't be read: {type(error).__name__}") from None
+        if not keys:
+            raise ValueError("holds no key")
+        for key in keys:
+            _credential(key)
+        return value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.api_keys_file is not None and (self.api_key or self.api_keys):
+            raise ValueError("give `api_keys_file`, or keys in the configuration, not both")
+        return self
+
     def credentials(self) -> list[str]:
         """All keys, each once."""
+        if self.api_keys_file is not None:
+            return read_keys(self.api_keys_file)
         return list(dict.fromkeys([*([self.api_key] if self.api_key else []), *self.api_keys]))
 
 
@@ -221,6 +247,14 @@ class Config(_Strict):
             if isinstance(provider, _Keyed)
         }
         return {name: keys for name, keys in keyed.items() if keys}
+
+    def key_files(self) -> dict[str, Path]:
+        """The key files of the providers that have one."""
+        return {
+            name: provider.api_keys_file
+            for name, provider in self.providers.items()
+            if isinstance(provider, _Keyed) and provider.api_keys_file is not None
+        }
 
     def secrets(self) -> list[str]:
         """Credentials that must appear in no output."""

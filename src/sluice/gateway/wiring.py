@@ -27,6 +27,7 @@ from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing, KeySync
 from sluice.gateway.conversations import Conversations
+from sluice.gateway.key_files import KeyFiles
 from sluice.gateway.lifeline import Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import Metrics
@@ -153,7 +154,11 @@ def create_dispatcher(
         ),
         observer=metrics,
     )
-    redact = redactor(config.secrets())
+
+    def redact(text: str) -> str:
+        """With the credentials of now, rotated ones included."""
+        return redactor([key for held in credentials.values() for key in held.secrets()])(text)
+
     return Dispatcher(backends, credentials, breakers, redact, config.dispatch.attempts)
 
 
@@ -203,12 +208,14 @@ class Gateway:
     lifelines: Lifelines
     recorder: Recorder
     keys: KeySync
+    key_files: KeyFiles
     backends: Mapping[str, Backend]
     pool: asyncpg.Pool
 
     async def start(self) -> None:
         """Load the keys and begin the background work."""
         await self.keys.start()
+        await self.key_files.start()
         await self.recorder.start()
         await self.lifelines.start()
 
@@ -217,6 +224,7 @@ class Gateway:
         await self.lifelines.stop()
         await self.recorder.stop()
         await self.keys.stop()
+        await self.key_files.stop()
         for backend in self.backends.values():
             await backend.close()
         self.pool.terminate()
@@ -260,7 +268,16 @@ def create_gateway(
         admin_router(tenancy, access),
         *health_routes(_checks(pipeline, pool, recorder), frozenset({"gateway"}), metrics.render),
     ]
-    return Gateway(create_app(routes), pipeline, lifelines, recorder, sync, backends, pool)
+    return Gateway(
+        create_app(routes),
+        pipeline,
+        lifelines,
+        recorder,
+        sync,
+        KeyFiles(config.key_files(), credentials),
+        backends,
+        pool,
+    )
 
 
 def _checks(pipeline: Pipeline, pool: asyncpg.Pool, recorder: Recorder) -> dict[str, Check]:
