@@ -111,7 +111,14 @@ class Wish:
 
 
 class Agent(ABC):
-    """A client with a conversation."""
+    """A client with a conversation.
+
+    Attributes:
+        model: whom it asks.
+        headers: of the last response.
+    """
+
+    model: str
 
     def __init__(self, strict: bool) -> None:
         """Args:

@@ -596,6 +596,24 @@ def loop(marker: str, *ids: str) -> Any:
     ]
 
 
+def test_c33_a_messages_clients_long_ids_fit_openai(bare: httpx.Client, scripted: Upstream) -> None:
+    """Those of chat clients pass as they are: they are the upstream's own."""
+    scripted.on("c33-end", answering())
+    use = {"type": "tool_use", "id": LONG_ID, "name": "weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": LONG_ID, "content": "c33-end"}
+    turns = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+    body = {"model": "compatible", "max_tokens": 9, "messages": turns}
+    assert bare.post("/v1/messages", json=body).status_code == 200
+    sent = scripted.call_with("c33-end").json["messages"]
+    called = sent[1]["tool_calls"][0]["id"]
+    assert sent[2]["tool_call_id"] == called
+    assert len(called) <= 40
+
+
 def test_c34_ids_that_anthropic_refuses_are_mapped_in_pairs(
     sdk: OpenAI, scripted: Upstream
 ) -> None:

@@ -103,7 +103,8 @@ def test_an_engine_that_hangs_or_dies_inside_its_streams(
     gateway: Gateway, engines: dict[str, KatanEngine], how: signal.Signals
 ) -> None:
     engine = engines["mortal"]
-    clients = [(endpoint, f"mortal-{kind}") for endpoint in ENDPOINTS for kind in KINDS]
+    # its Anthropic streams are not paced, and over before anyone could break them
+    clients = [(endpoint, "mortal-openai") for endpoint in ENDPOINTS]
     begun = threading.Barrier(len(clients) + 1)
     with ThreadPoolExecutor(len(clients)) as pool:
         streams = [pool.submit(_stream, gateway, *client, begun) for client in clients]

@@ -119,6 +119,7 @@ class Dialect:
         format: the format of its messages.
         responses: whether it serves OpenAI's Responses itself.
         vllm: whether vLLM's own members are understood.
+        foreign: members of messages that other upstreams' answers have and this one refuses.
     """
 
     token_limit: str = "max_tokens"
@@ -127,6 +128,7 @@ class Dialect:
     format: Literal["openai", "anthropic"] = "openai"
     responses: bool = False
     vllm: bool = False
+    foreign: tuple[str, ...] = ("thinking_blocks",)
 
 
 class Backend(Protocol):

@@ -15,6 +15,7 @@ OPENAI_DIALECT = Dialect(
     streamed_usage={"include_usage": True},
     base64_embeddings=True,
     responses=True,
+    foreign=("thinking_blocks", "reasoning_content", "reasoning"),
 )
 
 #: Servers that speak the protocol: the oldest spelling of everything is the most understood.

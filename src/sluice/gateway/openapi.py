@@ -217,7 +217,7 @@ def _data_operation(described: _Operation) -> dict[str, Any]:
         statuses = tuple(529 if status == 503 else status for status in statuses)
     content = _content(described.answer)
     if described.streams:
-        content[EVENTS] = {"schema": {"type": "string"}}
+        content[EVENTS] = {"schema": {"description": "Events, in the form of the endpoint"}}
     headers = {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS}
     error = "AnthropicError" if anthropic else "Error"
     parameters = [

@@ -56,7 +56,9 @@ _LIMITS: dict[str, Schema] = {"max_tokens": _LIMIT, "n": _maybe("integer", minim
 _SAMPLING: dict[str, Schema] = {"temperature": _maybe("number"), "top_p": _maybe("number")}
 _TOKENS = _list({"type": "integer"})
 _INPUTS = _either(_TEXT, _list(_TEXT), _TOKENS, _list(_TOKENS))
-_CONTENT = _either(_TEXT, _list(_OBJECT), {"type": "null"})
+_TYPED = _object("type", type=_TEXT)
+_CONTENT = _either(_TEXT, _list(_TYPED), {"type": "null"})
+_CHOICE = _either(_TEXT, _TYPED, {"type": "null"})
 _USAGE = _object(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT)
 
 _REQUESTS: dict[str, Schema] = {
@@ -64,9 +66,9 @@ _REQUESTS: dict[str, Schema] = {
         "model messages",
         messages=_list(_object("role", role=_TEXT, content=_CONTENT), minItems=1),
         max_completion_tokens={**_LIMIT, "description": "Wins over `max_tokens`"},
-        tools=_list(_OBJECT),
-        tool_choice=_either(_TEXT, _OBJECT),
-        response_format=_maybe("object"),
+        tools=_list(_TYPED),
+        tool_choice=_CHOICE,
+        response_format=_either(_TYPED, {"type": "null"}),
         reasoning_effort=_maybe("string"),
         stop=_either(_TEXT, _list(_TEXT), {"type": "null"}),
         **_COMMON,
@@ -91,8 +93,8 @@ _REQUESTS: dict[str, Schema] = {
         system=_CONTENT,
         stream=_maybe("boolean"),
         stop_sequences=_list(_TEXT),
-        tools=_list(_OBJECT),
-        tool_choice=_maybe("object"),
+        tools=_list(_object("name", name=_TEXT)),
+        tool_choice=_either(_TYPED, {"type": "null"}),
         thinking=_maybe("object"),
         output_config=_maybe("object"),
         metadata=_maybe("object"),
@@ -105,7 +107,7 @@ _REQUESTS: dict[str, Schema] = {
         _object(
             "role content",
             role={"enum": ["user", "assistant", "system"]},
-            content=_either(_TEXT, _list(_object("type", type=_TEXT))),
+            content=_either(_TEXT, _list(_TYPED)),
         ),
         minItems=1,
     ),
@@ -123,8 +125,8 @@ _REQUESTS: dict[str, Schema] = {
         max_output_tokens=_LIMIT,
         previous_response_id=_maybe("string"),
         store=_maybe("boolean", description="Keep the response; so by default"),
-        tools=_list(_object("type", type=_TEXT)),
-        tool_choice=_either(_TEXT, _OBJECT),
+        tools=_list(_TYPED),
+        tool_choice=_CHOICE,
         parallel_tool_calls=_maybe("boolean"),
         text=_maybe("object"),
         reasoning=_maybe("object"),
@@ -176,7 +178,7 @@ _ANSWERS: dict[str, Schema] = {
         type={"const": "message"},
         role={"const": "assistant"},
         model=_TEXT,
-        content=_list(_object("type", type=_TEXT)),
+        content=_list(_TYPED),
         stop_reason=_maybe("string"),
         usage=_object("input_tokens output_tokens", input_tokens=_COUNT, output_tokens=_COUNT),
     ),

@@ -30,7 +30,7 @@ from sluice.wire.messages_passthrough import (
 from sluice.wire.messages_request import to_chat as messages_to_chat
 from sluice.wire.messages_stream import MessagesFromChat
 from sluice.wire.objects import MalformedJSON, encode, raw
-from sluice.wire.request import Request, upstream_body
+from sluice.wire.request import Request, upstream_body, without_in_messages
 from sluice.wire.responses_answer import to_response
 from sluice.wire.responses_passthrough import ResponsesPassStream, read_pass_response
 from sluice.wire.responses_request import input_items, previous_response
@@ -128,6 +128,8 @@ def _chat(call: Call, request: Request, deployment: Deployment, dialect: Dialect
     endpoint = call.endpoint
     if endpoint in (Endpoint.MESSAGES, Endpoint.RESPONSES):
         endpoint = Endpoint.CHAT
+    if endpoint is Endpoint.CHAT:
+        request = without_in_messages(request, dialect.foreign)
     limit = {Endpoint.CHAT: dialect.token_limit, Endpoint.COMPLETIONS: "max_tokens"}
     return Translation(
         endpoint=endpoint,

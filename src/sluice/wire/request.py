@@ -7,7 +7,7 @@ byte for byte, unknown members included. What would steer the gateway's own upst
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -187,6 +187,23 @@ class Message(msgspec.Struct):
 
     role: str
     content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def without_in_messages(request: Request, names: Sequence[str]) -> Request:
+    """A chat request whose messages lack some members; the rest stays as it is, to the byte.
+
+    Raises:
+        InvalidRequest: `messages` can't be read.
+    """
+    text = bytes(request.members.get("messages", b""))
+    if not any(b'"%s"' % name.encode() in text for name in names):
+        return request
+    messages = _required(request.members, "messages", list[dict[str, msgspec.Raw]])
+    kept = [
+        {name: value for name, value in message.items() if name not in names}
+        for message in messages
+    ]
+    return request.with_member("messages", kept)
 
 
 def upstream_body(
