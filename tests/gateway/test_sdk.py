@@ -12,7 +12,8 @@ from openai import OpenAI
 
 from tests.engines.katan import KatanEngine
 from tests.engines.vllm_engine import VllmEngine
-from tests.harness.fixtures import model
+from tests.harness.fixtures import RESTING
+from tests.harness.fixtures import model as model_settings
 from tests.harness.gateway import TEAM_KEY, Gateway, Process, sluice
 from tests.harness.upstream import Call, Upstream
 
@@ -70,8 +71,10 @@ def served(
                 "gpu-embed": {"kind": "vllm", "replicas": [embed.url]},
             },
             "models": [
-                model("llama", {"provider": "gpu", "model": chat.model}, context_length=2048),
-                model("embed", {"provider": "gpu-embed", "model": embed.model}),
+                model_settings(
+                    "llama", {"provider": "gpu", "model": chat.model}, context_length=2048
+                ),
+                model_settings("embed", {"provider": "gpu-embed", "model": embed.model}),
             ],
         }
         return start_gateway("sdk-vllm", config), Backend("llama", "embed", True)
@@ -80,12 +83,12 @@ def served(
         provider = {"kind": "openai", "api_key": "any", "base_url": katan.base_url}
         config = {
             "providers": {"katan": provider},
-            "models": [model("echo", {"provider": "katan", "model": katan.model})],
+            "models": [model_settings("echo", {"provider": "katan", "model": katan.model})],
         }
         return start_gateway("sdk-katan", config), Backend("echo", None, False)
     config = {
         "providers": {"sim": {"kind": "simulator"}},
-        "models": [model("sim", {"provider": "sim", "model": "sim"})],
+        "models": [model_settings("sim", {"provider": "sim", "model": "sim"})],
     }
     return start_gateway("sdk-sim", config), Backend("sim", "sim", True)
 
@@ -252,10 +255,12 @@ def test_the_sdk_raises_the_right_class_for_each_upstream_status(
 ) -> None:
     marker = f"status-{given}-{stream}-end"
     body = {"error": {"message": "told you", "type": "t", "param": None, "code": given}}
-    upstream.on(marker, lambda call: call.respond(given, body, {"retry-after": "7"}))
+    model = f"resting-{given}-{'stream' if stream else 'whole'}"
+    headers = {"retry-after": "7"} if given in (429, 503, 529) else {}
+    upstream.on(marker, lambda call: call.respond(given, body, headers))
     with pytest.raises(error) as raised:
         client.chat.completions.create(
-            model="openai-alias",
+            model=model if model in RESTING else "openai-alias",
             messages=[{"role": "user", "content": marker}],
             max_tokens=5,
             stream=stream,

@@ -18,6 +18,12 @@ from tests.harness.upstream import Upstream
 from tests.servers import RunningServer
 
 PRICE = {"input_per_mtok": "3", "output_per_mtok": "15", "cached_input_per_mtok": "0.3"}
+#: Models with an upstream of their own, for tests that make it ask for rest.
+RESTING = tuple(
+    f"resting-{status}-{mode}"
+    for status in (401, 403, 429, 503, 529)
+    for mode in ("whole", "stream")
+)
 ALL = ["chat", "completions", "embeddings"]
 
 
@@ -51,6 +57,7 @@ def scripted_config(upstream: Upstream) -> dict[str, Any]:
             "hasty": {"kind": "openai", "base_url": upstream.url, "timeouts": short},
             "dead": {"kind": "openai", "base_url": dead + "/v1?key=URL-SECRET", "timeouts": short},
             "sim": {"kind": "simulator", "ttft_ms": 5, "itl_ms": 1},
+            **{name: {"kind": "openai", "base_url": upstream.url} for name in RESTING},
             "slow-sim": {"kind": "simulator", "ttft_ms": 200, "itl_ms": 100},
         },
         "models": [
@@ -66,10 +73,11 @@ def scripted_config(upstream: Upstream) -> dict[str, Any]:
             model("simulated", {"provider": "sim", "model": "sim"}),
             model("slow", {"provider": "slow-sim", "model": "sim"}),
             model("chat-only", {"provider": "sim", "model": "sim"}, capabilities=["chat"]),
+            *(model(name, {"provider": name, "model": "backend-model"}) for name in RESTING),
             model("batch-only", {"provider": "sim", "model": "sim"}, tiers=["batch"]),
         ],
         # what one test's upstream does must not rest another's
-        "dispatch": {"breaker": {"min_calls": 1_000_000, "max_cooldown_seconds": 0.001}},
+        "dispatch": {"breaker": {"min_calls": 1_000_000}},
         "server": {"max_body_bytes": 1_000_000, "drain_seconds": 5, "heartbeat_seconds": 0.5},
     }
 

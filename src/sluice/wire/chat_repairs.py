@@ -26,18 +26,21 @@ class _Calls:
     """The calls of one choice.
 
     Attributes:
-        opened: the indexes that were seen, with the names of what is called.
+        opened: the indexes that were given out, with the names of what is called.
     """
 
     def __init__(self) -> None:
         self.opened: dict[int, Any] = {}
         self._ids: dict[str, int] = {}
+        self._places: dict[int, int] = {}
         self._last = 0
 
     def place(self, call: RawObject) -> int:
         """The index of a delta: its own, or that of its id, or the latest call's."""
         index, ident = _value(call, "index"), _value(call, "id")
-        if not isinstance(index, int) or index < 0:
+        if isinstance(index, int) and index >= 0:
+            index = self._told_apart(index, ident)
+        else:
             if isinstance(ident, str) and ident in self._ids:
                 index = self._ids[ident]
             elif ident or not self.opened:
@@ -48,6 +51,15 @@ class _Calls:
             self._ids[ident] = index
         self._last = index
         return index
+
+    def _told_apart(self, given: int, ident: Any) -> int:
+        """The place of an index: a new one where a new id comes under an index that is taken."""
+        place = self._places.setdefault(given, given)
+        if not isinstance(ident, str) or not ident or self._ids.get(ident) == place:
+            return place
+        if place in self._ids.values():
+            place = self._places[given] = max(self.opened, default=-1) + 1
+        return place
 
 
 class StreamRepairs:

@@ -9,9 +9,14 @@ speak the same format nothing is translated: events pass byte for byte.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
+import msgspec
+
+from sluice.wire import sse
 from sluice.wire.errors import ErrorDetail
+from sluice.wire.objects import MalformedJSON
 from sluice.wire.usage import Usage
 
 
@@ -57,6 +62,71 @@ class StreamCodec(Protocol):
     def error(self, status: int, detail: ErrorDetail) -> bytes:
         """An in-band error in the client's format, ending the stream without `tail`."""
         ...
+
+
+BROKEN = ErrorDetail(
+    "the upstream's stream ended before the answer was complete", code="upstream_connection_lost"
+)
+UNREADABLE_EVENT = ErrorDetail(
+    "the upstream sent an event that can't be read", code="upstream_invalid_response"
+)
+
+_UNREADABLE = (msgspec.DecodeError, MalformedJSON, RecursionError, UnicodeDecodeError)
+
+
+class EventCodec(ABC):
+    """What codecs of upstream streams have in common; see `StreamCodec` for the members.
+
+    A subclass takes one event after the other. After a failure, and after the end, nothing more
+    is taken.
+    """
+
+    def __init__(self) -> None:
+        self.failure: ErrorDetail | None = None
+        self.has_content = False
+        self.done = False
+        self._parser = sse.Parser()
+
+    def feed(self, piece: bytes) -> bytes:
+        """See `StreamCodec`."""
+        try:
+            events = self._parser.feed(piece)
+        except sse.SSEError as error:
+            self.failure = ErrorDetail(str(error), code="upstream_invalid_response")
+            return b""
+        return self._take_all(events)
+
+    def end(self) -> bytes:
+        """See `StreamCodec`."""
+        out = self._take_all(self._parser.flush())
+        if not self.done and self.failure is None:
+            self._close()
+        return out
+
+    @abstractmethod
+    def _take(self, data: bytes, name: bytes) -> bytes:
+        """One event's data, on one line; gives the bytes for the client.
+
+        What it raises of unreadable JSON fails the stream.
+        """
+
+    def _close(self) -> None:
+        """The stream ended, by its end marker or by itself; a failure unless all was there."""
+        self.failure = BROKEN
+
+    def _take_all(self, events: list[sse.Event]) -> bytes:
+        out: list[bytes] = []
+        for event in events:
+            if self.done or self.failure is not None:
+                break
+            if event.data == sse.DONE:
+                self._close()
+                continue
+            try:
+                out.append(self._take(event.data.replace(b"\n", b" "), event.name))
+            except _UNREADABLE:
+                self.failure = UNREADABLE_EVENT
+        return b"".join(out)
 
 
 class ClientStream(Protocol):

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+#: What ends a stream of OpenAI's family.
+DONE = b"[DONE]"
+
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
