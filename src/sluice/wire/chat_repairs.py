@@ -40,13 +40,12 @@ class _Calls:
         index, ident = _value(call, "index"), _value(call, "id")
         if isinstance(index, int) and index >= 0:
             index = self._told_apart(index, ident)
+        elif isinstance(ident, str) and ident in self._ids:
+            index = self._ids[ident]
+        elif ident or not self.opened:
+            index = max(self.opened, default=-1) + 1
         else:
-            if isinstance(ident, str) and ident in self._ids:
-                index = self._ids[ident]
-            elif ident or not self.opened:
-                index = max(self.opened, default=-1) + 1
-            else:
-                index = self._last
+            index = self._last
         if isinstance(ident, str) and ident:
             self._ids[ident] = index
         self._last = index
