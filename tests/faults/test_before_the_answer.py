@@ -15,6 +15,8 @@ from tests.faults.drills import Drill, Run, drills
 from tests.harness.gateway import Gateway
 from tests.harness.upstream import Upstream
 
+pytestmark = pytest.mark.slow
+
 DRILLS = drills(EARLY, (False, True))
 
 #: What the SDKs raise for a status.

@@ -17,6 +17,8 @@ from tests.harness.gateway import ADMIN_KEY, TEAM_KEY, Gateway
 from tests.harness.polling import eventually
 from tests.harness.upstream import Call, Upstream
 
+pytestmark = pytest.mark.slow
+
 CLOSED, OPEN = 0, 2
 
 

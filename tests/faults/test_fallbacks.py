@@ -13,6 +13,8 @@ from tests.faults.models import BUDGET, KINDS
 from tests.harness.gateway import TEAM_KEY, Gateway
 from tests.harness.upstream import Call, Script, Upstream
 
+pytestmark = pytest.mark.slow
+
 ENDPOINTS = ["chat", "messages", "responses"]
 
 #: Each kind's words for a prompt that doesn't fit.

@@ -15,6 +15,8 @@ from tests.faults.drills import Drill, Run, drills
 from tests.harness.gateway import Gateway
 from tests.harness.upstream import Upstream
 
+pytestmark = pytest.mark.slow
+
 DRILLS = drills(LATE, (True,))
 
 #: Signs of a finished answer in any of the formats.

@@ -16,6 +16,8 @@ from tests.faults.models import BUDGET, MAX_COOLDOWN_SECONDS
 from tests.harness.gateway import Gateway
 from tests.harness.upstream import Call, Upstream
 
+pytestmark = pytest.mark.slow
+
 
 def in_seconds(seconds: float) -> str:
     """An HTTP date."""

@@ -20,6 +20,8 @@ from sluice.gateway.embedded import (
 )
 from tests.servers import RunningServer
 
+pytestmark = pytest.mark.slow
+
 ServerFactory = Callable[[], RunningServer]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user for Postgres")

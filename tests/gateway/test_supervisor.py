@@ -25,6 +25,8 @@ SLEEPER = "import time; time.sleep(60)"
 #: Writes its name to the journal (argv 2) when it starts and when it is asked to stop.
 DIARIST = """
 import signal, sys, time
+
+pytestmark = pytest.mark.slow
 name, journal = sys.argv[1:3]
 def write(what):
     with open(journal, "a") as file:

@@ -16,6 +16,9 @@ from typing import Any
 
 SWEEP_SECONDS = 0.1
 
+#: Requests that are over sooner are not watched for their client's leaving.
+WATCH_AFTER_SECONDS = 0.005
+
 Message = Any
 Receive = Callable[[], Awaitable[Message]]
 
@@ -40,6 +43,7 @@ class Lifeline:
     """
 
     __slots__ = (
+        "_arming",
         "_heartbeat",
         "_released",
         "_task",
@@ -56,6 +60,7 @@ class Lifeline:
             raise RuntimeError("a lifeline is made in the task that it interrupts")
         self._task: asyncio.Task[Any] = task
         self._heartbeat = heartbeat
+        self._arming: asyncio.TimerHandle | None = None
         self._watch: asyncio.Future[Message] | None = None
         self._released = False
         self.cut_by: Cut | None = None
@@ -64,9 +69,13 @@ class Lifeline:
         self.silent_since: float | None = None
 
     def watch_client(self, receive: Receive) -> None:
-        """From now on, interrupt when the client leaves. The body must have been received."""
-        self._watch = asyncio.ensure_future(receive())
-        self._watch.add_done_callback(self._received)
+        """Interrupt when the client leaves, from a moment on. The body must have been received.
+
+        The moment is short of anything that a client would notice, and spares requests that are
+        over by then the watch, which costs the server a task of its own.
+        """
+        loop = asyncio.get_running_loop()
+        self._arming = loop.call_later(WATCH_AFTER_SECONDS, self._watch_now, receive)
 
     def cut(self, why: Cut) -> None:
         """Interrupt the task: it gets a CancelledError, and finds the reason in `cut_by`."""
@@ -90,6 +99,8 @@ class Lifeline:
     def release(self) -> None:
         """What may still be awaited must not be interrupted: the answer is complete."""
         self._released = True
+        if self._arming is not None:
+            self._arming.cancel()
         if self._watch is not None:
             self._watch.remove_done_callback(self._received)
             self._watch.cancel()
@@ -106,6 +117,10 @@ class Lifeline:
         elif self.silent_since is not None and now - self.silent_since > heartbeat_seconds:
             self.silent_since = now
             self._heartbeat()
+
+    def _watch_now(self, receive: Receive) -> None:
+        self._watch = asyncio.ensure_future(receive())
+        self._watch.add_done_callback(self._received)
 
     def _received(self, watch: asyncio.Future[Message]) -> None:
         if watch.cancelled() or watch.exception() is not None:

@@ -20,10 +20,9 @@ from sluice.wire.anthropic_answer import (
     read_anthropic_error,
     refusal_text,
 )
+from sluice.wire.codec import BROKEN, UNREADABLE_EVENT, EventCodec
 from sluice.wire.errors import ErrorDetail
 from sluice.wire.messages_passthrough import (
-    BROKEN,
-    UNREADABLE_EVENT,
     Block,
     Delta,
     Meter,
@@ -39,7 +38,7 @@ from sluice.wire.usage import Usage
 PING = b": ping\n\n"
 
 
-class AnthropicChatStream:
+class AnthropicChatStream(EventCodec):
     """One answer's stream. See `StreamCodec`.
 
     Attributes:
@@ -54,13 +53,10 @@ class AnthropicChatStream:
         names: of the request.
         created: the answer's date (Anthropic gives none), in Unix seconds.
         """
-        self.failure: ErrorDetail | None = None
-        self.has_content = False
-        self.done = False
+        super().__init__()
         self._view = view
         self._names = names
         self._created = created
-        self._parser = sse.Parser()
         self._meter = Meter()
         self._head = b""
         self._tools = 0
@@ -81,22 +77,6 @@ class AnthropicChatStream:
             "ping": lambda _: PING,
         }
 
-    def feed(self, piece: bytes) -> bytes:
-        """See `StreamCodec`. Usage and the end marker are kept back for `tail`."""
-        try:
-            events = self._parser.feed(piece)
-        except sse.SSEError as error:
-            self.failure = ErrorDetail(str(error), code="upstream_invalid_response")
-            return b""
-        return self._take_all(events)
-
-    def end(self) -> bytes:
-        """See `StreamCodec`."""
-        out = self._take_all(self._parser.flush())
-        if not self.done and self.failure is None:
-            self.failure = BROKEN
-        return out
-
     def tail(self) -> bytes:
         """See `StreamCodec`."""
         reported = self._meter.reported
@@ -113,15 +93,7 @@ class AnthropicChatStream:
         """See `StreamCodec`. No end marker follows: an error is not a finished answer."""
         return sse.encode(detail.body())
 
-    def _take_all(self, events: list[sse.Event]) -> bytes:
-        out: list[bytes] = []
-        for event in events:
-            if self.done or self.failure is not None:
-                break
-            out.append(self._take(event.data.replace(b"\n", b" ")))  # JSON on several lines
-        return b"".join(out)
-
-    def _take(self, data: bytes) -> bytes:
+    def _take(self, data: bytes, name: bytes) -> bytes:
         event = read_event(data)
         if event is None:
             self.failure = read_anthropic_error(data) or UNREADABLE_EVENT

@@ -14,19 +14,13 @@ import msgspec
 
 from sluice.wire import sse
 from sluice.wire.answer import UNREADABLE, Answer
+from sluice.wire.codec import BROKEN, UNREADABLE_EVENT, EventCodec
 from sluice.wire.errors import ErrorDetail
 from sluice.wire.messages_errors import error_event
 from sluice.wire.objects import MalformedJSON, RawObject, decode_object, encode, mended, raw
 from sluice.wire.usage import Usage, estimate_tokens
 
 _NULL = msgspec.Raw(b"null")
-
-BROKEN = ErrorDetail(
-    "the upstream's stream ended before the answer was complete", code="upstream_connection_lost"
-)
-UNREADABLE_EVENT = ErrorDetail(
-    "the upstream sent an event that can't be read", code="upstream_invalid_response"
-)
 
 
 class OutputDetails(msgspec.Struct):
@@ -234,7 +228,7 @@ class Meter:
         return replace(known, output_tokens=seen, estimated=True)
 
 
-class AnthropicPassStream:
+class AnthropicPassStream(EventCodec):
     """A stream of messages for a client of that format. See `StreamCodec`.
 
     Attributes:
@@ -248,30 +242,10 @@ class AnthropicPassStream:
         """Args:
         model: the name that the client asked for.
         """
-        self.failure: ErrorDetail | None = None
-        self.has_content = False
-        self.done = False
+        super().__init__()
         self._model = model
-        self._parser = sse.Parser()
         self._meter = Meter()
         self._ending: list[bytes] = []
-
-    def feed(self, piece: bytes) -> bytes:
-        """See `StreamCodec`. The event that gives the stop reason, and what follows, is kept
-        back for `tail`."""
-        try:
-            events = self._parser.feed(piece)
-        except sse.SSEError as error:
-            self.failure = ErrorDetail(str(error), code="upstream_invalid_response")
-            return b""
-        return self._take_all(events)
-
-    def end(self) -> bytes:
-        """See `StreamCodec`."""
-        out = self._take_all(self._parser.flush())
-        if not self.done and self.failure is None:
-            self.failure = BROKEN
-        return out
 
     def tail(self) -> bytes:
         """See `StreamCodec`."""
@@ -284,14 +258,6 @@ class AnthropicPassStream:
     def error(self, status: int, detail: ErrorDetail) -> bytes:
         """See `StreamCodec`."""
         return error_event(detail)
-
-    def _take_all(self, events: list[sse.Event]) -> bytes:
-        out: list[bytes] = []
-        for event in events:
-            if self.done or self.failure is not None:
-                break
-            out.append(self._take(event.data.replace(b"\n", b" "), event.name))
-        return b"".join(out)
 
     def _take(self, data: bytes, name: bytes) -> bytes:
         event = read_event(data)

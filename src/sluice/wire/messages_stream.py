@@ -30,7 +30,6 @@ from sluice.wire.messages_answer import (
 )
 from sluice.wire.messages_errors import error_event
 from sluice.wire.objects import encode, mended
-from sluice.wire.stream import DONE
 
 #: Keeps a silent stream alive; allowed anywhere in it.
 PING_EVENT = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -154,7 +153,7 @@ class MessagesFromChat:
             for event in self._parser.feed(piece):
                 if self._over or self.failure is not None:
                     break
-                if event.data != DONE:
+                if event.data != sse.DONE:
                     self._take(mended(_chunks, event.data), out)
         except (sse.SSEError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.failure = _UNREADABLE

@@ -14,11 +14,11 @@ import msgspec
 
 from sluice.wire import sse
 from sluice.wire.answer import UNREADABLE, Answer
+from sluice.wire.codec import UNREADABLE_EVENT, EventCodec
 from sluice.wire.errors import ErrorDetail, read_error
 from sluice.wire.objects import MalformedJSON, RawObject, decode_object, encode, mended, raw
 from sluice.wire.responses_answer import error_object
 from sluice.wire.responses_stream import Events
-from sluice.wire.stream import DONE
 from sluice.wire.usage import Usage, estimate_tokens
 
 #: From an upstream's response id to ours.
@@ -27,13 +27,6 @@ Rename = Callable[[str], str]
 _NULL = msgspec.Raw(b"null")
 _CLOSING = ("response.completed", "response.incomplete")
 _ID_MEMBERS = ("id", "previous_response_id")
-
-_BROKEN = ErrorDetail(
-    "the upstream's stream ended before the answer was complete", code="upstream_connection_lost"
-)
-_UNREADABLE = ErrorDetail(
-    "the upstream sent an event that can't be read", code="upstream_invalid_response"
-)
 
 
 class _InputDetails(msgspec.Struct):
@@ -113,7 +106,7 @@ class _Renaming:
         }
 
 
-class ResponsesPassStream:
+class ResponsesPassStream(EventCodec):
     """The stream of an upstream with Responses, for a client of the same format.
 
     Attributes:
@@ -137,34 +130,15 @@ class ResponsesPassStream:
             members: members that response objects get whatever the upstream says, such as the
                 `previous_response_id` of a conversation that the gateway holds.
         """
-        self.failure: ErrorDetail | None = None
-        self.has_content = False
-        self.done = False
+        super().__init__()
         self.response: dict[str, Any] | None = None
         self._renaming = _Renaming(model, ids, members or {})
-        self._parser = sse.Parser()
         self._usage: Usage | None = None
         self._closing = b""
         self._latest: RawObject = {}
         self._next = 0
         self._characters = 0
         self._content_events = 0
-
-    def feed(self, piece: bytes) -> bytes:
-        """See `StreamCodec`."""
-        try:
-            events = self._parser.feed(piece)
-        except sse.SSEError as error:
-            self.failure = ErrorDetail(str(error), code="upstream_invalid_response")
-            return b""
-        return self._take_all(events)
-
-    def end(self) -> bytes:
-        """See `StreamCodec`."""
-        out = self._take_all(self._parser.flush())
-        if not self.done and self.failure is None:
-            self.failure = _BROKEN
-        return out
 
     def tail(self) -> bytes:
         """See `StreamCodec`."""
@@ -190,20 +164,6 @@ class ResponsesPassStream:
             return self._usage
         output = max(self._content_events, estimate_tokens(self._characters))
         return Usage(estimate_tokens(prompt_characters), output_tokens=output, estimated=True)
-
-    def _take_all(self, events: list[sse.Event]) -> bytes:
-        out: list[bytes] = []
-        for event in events:
-            if self.done or self.failure is not None:
-                break
-            if event.data == DONE:  # after the closing event it would never be looked at
-                self.failure = _BROKEN
-                break
-            try:
-                out.append(self._take(event.data.replace(b"\n", b" "), event.name))
-            except (msgspec.DecodeError, MalformedJSON, RecursionError, UnicodeDecodeError):
-                self.failure = _UNREADABLE
-        return b"".join(out)
 
     def _take(self, data: bytes, name: bytes) -> bytes:
         event = mended(_events, data)
@@ -258,7 +218,7 @@ class ResponsesPassStream:
 
 def _error_of(data: bytes) -> ErrorDetail:
     """The error of an error event, in either of its forms; the flat one has the event's type."""
-    found = read_error(data) or _UNREADABLE
+    found = read_error(data) or UNREADABLE_EVENT
     return replace(found, type="server_error") if found.type == "error" else found
 
 

@@ -38,7 +38,6 @@ from sluice.wire.responses_answer import (
 )
 from sluice.wire.responses_items import Item, item_id
 from sluice.wire.responses_tools import Called
-from sluice.wire.stream import DONE
 
 _STARTED = Ending("in_progress")
 _NOWHERE = -1
@@ -287,7 +286,7 @@ class ResponsesFromChat:
         """See `ClientStream`."""
         out = []
         for event in self._parser.feed(piece):
-            if event.data == DONE or self.failure is not None:
+            if event.data == sse.DONE or self.failure is not None:
                 continue
             try:
                 chunk = mended(_chunks, event.data.replace(b"\n", b" "))

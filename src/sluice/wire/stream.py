@@ -8,24 +8,23 @@ carries usage that the client didn't ask for, or has choices that lack something
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from sluice.wire import sse
 from sluice.wire.chat_repairs import StreamRepairs
+from sluice.wire.codec import BROKEN, UNREADABLE_EVENT, EventCodec
 from sluice.wire.errors import ErrorDetail, read_error
 from sluice.wire.objects import MalformedJSON, decode_object, encode, mended, raw
 from sluice.wire.usage import Usage, UsageBody, estimate_tokens
 
-DONE = b"[DONE]"
-DONE_EVENT = sse.encode(DONE)
+DONE_EVENT = sse.encode(sse.DONE)
 
 #: msgspec has no union of raw values with null, so that absent and null look alike.
 _NULL = msgspec.Raw(b"null")
 
-_BROKEN = "the upstream's stream ended before the answer was complete"
-_UNREADABLE = "the upstream sent an event that can't be read"
+_ABORTED = replace(BROKEN, code="upstream_aborted")
 
 
 class Delta(msgspec.Struct):
@@ -104,7 +103,7 @@ class StreamView:
     continuous_usage: bool = False
 
 
-class CompletionStream:
+class CompletionStream(EventCodec):
     """One answer's stream, fed with what the upstream sends.
 
     Attributes:
@@ -114,11 +113,8 @@ class CompletionStream:
     """
 
     def __init__(self, view: StreamView) -> None:
-        self.failure: ErrorDetail | None = None
-        self.has_content = False
-        self.done = False
+        super().__init__()
         self._view = view
-        self._parser = sse.Parser()
         self._repairs = StreamRepairs()
         self._usage: Usage | None = None
         self._usage_event = b""
@@ -130,29 +126,6 @@ class CompletionStream:
         self._finished: set[int] = set()
         self._characters = 0
         self._content_events = 0
-
-    def feed(self, piece: bytes) -> bytes:
-        """Take bytes from the upstream, give those for the client.
-
-        After a failure (see `failure`) and after the end (`done`) nothing more comes out. The
-        usage chunk and the end marker are kept back for `tail`.
-        """
-        try:
-            events = self._parser.feed(piece)
-        except sse.SSEError as error:
-            self.failure = ErrorDetail(str(error), code="upstream_invalid_response")
-            return b""
-        return self._take_all(events)
-
-    def end(self) -> bytes:
-        """The upstream closed the stream cleanly: the last bytes for the client, if any.
-
-        An end without every choice finished is a failure, whatever the transport says.
-        """
-        out = self._take_all(self._parser.flush())
-        if not self.done and self.failure is None:
-            self._close()
-        return out
 
     def tail(self) -> bytes:
         """The closing events of a complete answer: usage if asked for, and the end marker."""
@@ -175,35 +148,17 @@ class CompletionStream:
         """See `StreamCodec`. No end marker follows: an error is not a finished answer."""
         return sse.encode(detail.body())
 
-    def _take_all(self, events: list[sse.Event]) -> bytes:
-        out: list[bytes] = []
-        for event in events:
-            if self.done or self.failure is not None:
-                break
-            if event.data == DONE:
-                self._close()
-            else:
-                out.append(self._take(event))
-        return b"".join(out)
-
     def _close(self) -> None:
         """The stream is over; with a choice unfinished, or none at all, it is no answer."""
         if self._open or not self._finished:
-            self.failure = ErrorDetail(_BROKEN, code="upstream_connection_lost")
+            self.failure = BROKEN
         else:
             self.done = True
 
-    def _take(self, event: sse.Event) -> bytes:
-        try:
-            return self._take_chunk(event.data.replace(b"\n", b" "))  # JSON on several lines
-        except (msgspec.DecodeError, MalformedJSON, RecursionError, UnicodeDecodeError):
-            self.failure = ErrorDetail(_UNREADABLE, code="upstream_invalid_response")
-            return b""
-
-    def _take_chunk(self, data: bytes) -> bytes:
+    def _take(self, data: bytes, name: bytes) -> bytes:
         chunk = mended(_chunks, data)
         if bytes(chunk.error) != b"null":
-            self.failure = read_error(data) or ErrorDetail(_UNREADABLE)
+            self.failure = read_error(data) or UNREADABLE_EVENT
             return b""
         if not self._note_choices(chunk.choices or []):
             return b""
@@ -227,7 +182,7 @@ class CompletionStream:
                 if choice.index not in self._finished:
                     self._open.add(choice.index)
             elif choice.finish_reason == "abort":  # vLLM gave the request up
-                self.failure = ErrorDetail(_BROKEN, code="upstream_aborted")
+                self.failure = _ABORTED
                 return False
             else:
                 self._open.discard(choice.index)
