@@ -32,6 +32,7 @@ class Observer:
     def __init__(self) -> None:
         self.commits: list[tuple[str, int]] = []
         self.size = -1
+        self.waiting = -1
 
     def committed(self, path: str, events: int, seconds: float) -> None:
         assert seconds >= 0
@@ -39,6 +40,9 @@ class Observer:
 
     def spooled_bytes(self, size: int) -> None:
         self.size = size
+
+    def waiting_entries(self, count: int) -> None:
+        self.waiting = count
 
     def events(self, path: str) -> int:
         return sum(events for by, events in self.commits if by == path)
@@ -54,6 +58,18 @@ async def recording(
     await recorder.start()
     yield recorder
     await recorder.stop()
+
+
+async def test_the_ledgers_lag_is_told(own_valkey: RunningServer, tmp_path: Path) -> None:
+    observer = Observer()
+    async with recording(own_valkey.url, tmp_path, observer) as recorder:
+        await recorder.submit(usage_event())
+        await recorder.submit(usage_event())
+
+        async def told() -> bool:
+            return observer.waiting == 2
+
+        await eventually_async(told)
 
 
 async def streamed(redis: Redis) -> list[UsageEvent]:

@@ -362,6 +362,11 @@ def in_every_window(alert: str) -> list[str]:
             ['alertname="UsageSpooling"'],
             id="usage is spooled",
         ),
+        pytest.param(
+            UP | {"gw_usage_stream_entries": "2000x90"},
+            ['alertname="LedgerBehind"'],
+            id="the ledger is behind",
+        ),
     ],
 )
 def test_an_alert_fires_when(

@@ -42,6 +42,10 @@ class RecorderObserver(Protocol):
         """The spool holds so many bytes."""
         ...
 
+    def waiting_entries(self, count: int) -> None:
+        """The stream holds so many entries that no consumer has stored yet."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RecorderConfig:
@@ -189,9 +193,18 @@ class Recorder:
                 await self._connect()
                 if size and not self.stream_away:
                     await self._replay()
+                await self._look_at_stream()
             except OSError as error:
                 _log.error("spool can't be replayed", error=str(error))
             await asyncio.sleep(self._config.retry_seconds)
+
+    async def _look_at_stream(self) -> None:
+        """Consumers delete what they have stored: the stream's length is the ledger's lag."""
+        if self.stream_away:
+            return
+        with contextlib.suppress(RedisError, TimeoutError):
+            async with asyncio.timeout(self._config.stream_timeout):
+                self._observer.waiting_entries(await self._link.send("XLEN", STREAM))
 
     async def _connect(self) -> None:
         if self._link.up or self._clock() < self._away_until:

@@ -129,6 +129,9 @@ class Metrics:
             multiprocess_mode="livesum",
         )
         self.spooled = self._gauge("gw_usage_spooled_bytes", "Usage events on disk, in bytes.")
+        self.waiting = self._gauge(
+            "gw_usage_stream_entries", "Groups of usage events that are not in the ledger yet."
+        )
         self.staleness = self._gauge(
             "gw_control_plane_staleness_seconds", "Age of the keys in memory."
         )
@@ -197,6 +200,10 @@ class Metrics:
     def spooled_bytes(self, size: int) -> None:
         """The spool's size."""
         self.spooled.set(size)
+
+    def waiting_entries(self, count: int) -> None:
+        """See `RecorderObserver`."""
+        self.waiting.set(count)
 
     def render(self) -> bytes:
         """The exposition text."""
