@@ -18,6 +18,8 @@ import pytest
 from sluice.gateway import supervisor as supervisor_module
 from sluice.gateway.supervisor import Backoff, Part, PartFailedError, Supervisor
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 10.0
 QUICK = Backoff(first=0.01, longest=0.05)
 SLEEPER = "import time; time.sleep(60)"
@@ -25,8 +27,6 @@ SLEEPER = "import time; time.sleep(60)"
 #: Writes its name to the journal (argv 2) when it starts and when it is asked to stop.
 DIARIST = """
 import signal, sys, time
-
-pytestmark = pytest.mark.slow
 name, journal = sys.argv[1:3]
 def write(what):
     with open(journal, "a") as file:
