@@ -144,7 +144,7 @@ class Sluice(Subject):
         """See `Subject.notes`."""
         command = [self._program, "--version"]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
-        return Notes(done.stdout.strip().rpartition(" ")[2], "keys, quotas, durable usage: all on")
+        return Notes(done.stdout.strip().rpartition(" ")[2], "keys and durable usage on")
 
     def start(self, upstream: str) -> list[Lane]:
         """See `Subject.start`."""
