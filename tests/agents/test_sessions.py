@@ -29,6 +29,8 @@ from tests.engines.vllm_engine import VllmEngine
 from tests.harness.fixtures import model
 from tests.harness.gateway import TEAM_KEY, Gateway, Process, sluice
 
+pytestmark = pytest.mark.slow
+
 AGENTS = {"openai": OpenAIAgent, "anthropic": AnthropicAgent}
 
 
