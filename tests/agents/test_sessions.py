@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,8 +26,8 @@ from tests.agents.sessions import (
     play,
 )
 from tests.engines.vllm_engine import VllmEngine
-from tests.harness.fixtures import model
-from tests.harness.gateway import TEAM_KEY, Gateway, Process, sluice
+from tests.harness.fixtures import StartGateway, model
+from tests.harness.gateway import TEAM_KEY, Gateway
 
 pytestmark = pytest.mark.slow
 
@@ -42,30 +42,7 @@ class Site(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def start_site(
-    new_database: Callable[[str], str],
-    new_redis: Callable[[], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str, dict[str, Any]], Gateway]]:
-    """Starts a gateway with billing for a configuration."""
-    started: list[Process] = []
-
-    def start(name: str, config: dict[str, Any]) -> Gateway:
-        directory = tmp_path_factory.mktemp(name)
-        gateway = Gateway(config, new_database(name), new_redis(), directory)
-        gateway.start()
-        billing = Process(sluice("billing"), gateway.env, directory / "billing.log")
-        billing.start()
-        started.extend((gateway, billing))
-        return gateway
-
-    yield start
-    for process in started:
-        process.stop()
-
-
-@pytest.fixture(scope="module")
-def site(start_site: Callable[[str, dict[str, Any]], Gateway]) -> Iterator[Site]:
+def site(start_gateway: StartGateway) -> Iterator[Site]:
     """A gateway with the model `claude` at the Anthropic server and `gpt` at the OpenAI one."""
     servers: dict[str, ModelServer] = {"claude": AnthropicMouth(), "gpt": OpenAIMouth()}
     capabilities = ["chat", "tools", "vision", "json_schema", "reasoning"]
@@ -92,7 +69,7 @@ def site(start_site: Callable[[str, dict[str, Any]], Gateway]) -> Iterator[Site]
             model("gpt", {"provider": "openai", "model": "gpt-x"}, capabilities=capabilities),
         ],
     }
-    yield Site(start_site("agents", config), servers)
+    yield Site(start_gateway("agents", config), servers)
     for server in servers.values():
         server.close()
 
@@ -233,16 +210,14 @@ def test_a_session_may_go_to_the_other_upstream_at_every_turn(
 
 
 @pytest.fixture(scope="module")
-def vllm_site(
-    vllm_engine: VllmEngine, start_site: Callable[[str, dict[str, Any]], Gateway]
-) -> Gateway:
+def vllm_site(vllm_engine: VllmEngine, start_gateway: StartGateway) -> Gateway:
     """A gateway with the real vLLM as `llama`."""
     deployment = {"provider": "gpu", "model": vllm_engine.model}
     config = {
         "providers": {"gpu": {"kind": "vllm", "replicas": [vllm_engine.url]}},
         "models": [model("llama", deployment, context_length=2048, capabilities=["chat", "tools"])],
     }
-    return start_site("agents-vllm", config)
+    return start_gateway("agents-vllm", config)
 
 
 @pytest.fixture(scope="module")

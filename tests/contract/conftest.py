@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -10,8 +10,8 @@ import pytest
 from anthropic import Anthropic
 from openai import DefaultHttpxClient, OpenAI
 
-from tests.harness.fixtures import model
-from tests.harness.gateway import ADMIN_KEY, TEAM_KEY, Gateway, Process, sluice
+from tests.harness.fixtures import StartGateway, model
+from tests.harness.gateway import ADMIN_KEY, TEAM_KEY, Gateway
 from tests.harness.polling import eventually
 from tests.harness.upstream import Upstream
 
@@ -80,23 +80,9 @@ def scripted() -> Iterator[Upstream]:
 
 
 @pytest.fixture(scope="session")
-def site(
-    new_database: Callable[[str], str],
-    new_redis: Callable[[], str],
-    scripted: Upstream,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Gateway]:
+def site(start_gateway: StartGateway, scripted: Upstream) -> Gateway:
     """The gateway, with its billing consumer."""
-    directory = tmp_path_factory.mktemp("contract")
-    running = Gateway(
-        contract_config(scripted.url), new_database("contract"), new_redis(), directory
-    )
-    running.start()
-    billing = Process(sluice("billing"), running.env, directory / "billing.log")
-    billing.start()
-    yield running
-    running.stop()
-    billing.stop()
+    return start_gateway("contract", contract_config(scripted.url))
 
 
 @pytest.fixture

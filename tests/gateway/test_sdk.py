@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import httpx
@@ -12,9 +12,9 @@ from openai import OpenAI
 
 from tests.engines.katan import KatanEngine
 from tests.engines.vllm_engine import VllmEngine
-from tests.harness.fixtures import RESTING
+from tests.harness.fixtures import RESTING, StartGateway
 from tests.harness.fixtures import model as model_settings
-from tests.harness.gateway import TEAM_KEY, Gateway, Process, sluice
+from tests.harness.gateway import TEAM_KEY, Gateway
 from tests.harness.upstream import Call, Upstream
 
 
@@ -24,29 +24,6 @@ class Backend(NamedTuple):
     model: str
     embedding_model: str | None
     completions: bool
-
-
-@pytest.fixture(scope="module")
-def start_gateway(
-    new_database: Callable[[str], str],
-    new_redis: Callable[[], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str, dict[str, Any]], Gateway]]:
-    """Starts a gateway with billing for a configuration."""
-    started: list[Process] = []
-
-    def start(name: str, config: dict[str, Any]) -> Gateway:
-        directory = tmp_path_factory.mktemp(name)
-        gateway = Gateway(config, new_database(name), new_redis(), directory)
-        gateway.start()
-        billing = Process(sluice("billing"), gateway.env, directory / "billing.log")
-        billing.start()
-        started.extend((gateway, billing))
-        return gateway
-
-    yield start
-    for process in started:
-        process.stop()
 
 
 @pytest.fixture(
@@ -59,7 +36,7 @@ def start_gateway(
 )
 def served(
     request: pytest.FixtureRequest,
-    start_gateway: Callable[[str, dict[str, Any]], Gateway],
+    start_gateway: StartGateway,
 ) -> tuple[Gateway, Backend]:
     """A gateway before the real vLLM, llm-katan, or the simulator."""
     if request.param == "vllm":

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.engines.vllm_engine import VllmEngine
 from tests.gateway.test_cases_cancellation import last_record, open_request
-from tests.harness.fixtures import model
-from tests.harness.gateway import Gateway, Process, sluice
+from tests.harness.fixtures import StartGateway, model
+from tests.harness.gateway import Gateway
 from tests.harness.polling import eventually
 
 pytestmark = pytest.mark.vllm
@@ -20,26 +19,14 @@ LONG = 1500
 
 
 @pytest.fixture(scope="module")
-def pool_gateway(
-    vllm_engine: VllmEngine,
-    new_database: Callable[[str], str],
-    new_redis: Callable[[], str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Gateway]:
-    directory = tmp_path_factory.mktemp("pool")
+def pool_gateway(vllm_engine: VllmEngine, start_gateway: StartGateway) -> Gateway:
     config = {
         "providers": {"gpu": {"kind": "vllm", "replicas": [vllm_engine.url]}},
         "models": [
             model("llama", {"provider": "gpu", "model": vllm_engine.model}, context_length=2048)
         ],
     }
-    gateway = Gateway(config, new_database("pool"), new_redis(), directory)
-    gateway.start()
-    billing = Process(sluice("billing"), gateway.env, directory / "billing.log")
-    billing.start()
-    yield gateway
-    gateway.stop()
-    billing.stop()
+    return start_gateway("pool", config)
 
 
 def request(operation: str, stream: bool) -> dict[str, Any]:

@@ -27,6 +27,9 @@ RESTING = tuple(
 ALL = ["chat", "completions", "embeddings"]
 
 
+StartGateway = Callable[[str, dict[str, Any]], Gateway]
+
+
 def model(name: str, *deployments: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A model's configuration."""
     return {
@@ -114,6 +117,30 @@ def new_redis(valkey: RunningServer) -> Callable[[], str]:
 
 
 @pytest.fixture(scope="session")
+def start_gateway(
+    new_database: Callable[[str], str],
+    new_redis: Callable[[], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[StartGateway]:
+    """Starts a gateway with its billing consumer, by name and configuration; both end with the
+    session."""
+    started: list[Process] = []
+
+    def start(name: str, config: dict[str, Any]) -> Gateway:
+        directory = tmp_path_factory.mktemp(name)
+        gateway = Gateway(config, new_database(name), new_redis(), directory)
+        gateway.start()
+        billing = Process(sluice("billing"), gateway.env, directory / "billing.log")
+        billing.start()
+        started.extend((gateway, billing))
+        return gateway
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+@pytest.fixture(scope="session")
 def upstream() -> Iterator[Upstream]:
     """The scripted upstream behind `gateway`."""
     server = Upstream()
@@ -122,22 +149,9 @@ def upstream() -> Iterator[Upstream]:
 
 
 @pytest.fixture(scope="session")
-def gateway(
-    new_database: Callable[[str], str],
-    new_redis: Callable[[], str],
-    upstream: Upstream,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Gateway]:
+def gateway(start_gateway: StartGateway, upstream: Upstream) -> Gateway:
     """One gateway with its billing consumer; see `scripted_config`."""
-    directory = tmp_path_factory.mktemp("gateway")
-    database = new_database("gateway")
-    running = Gateway(scripted_config(upstream), database, new_redis(), directory)
-    running.start()
-    billing = Process(sluice("billing"), running.env, directory / "billing.log")
-    billing.start()
-    yield running
-    running.stop()
-    billing.stop()
+    return start_gateway("gateway", scripted_config(upstream))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -114,19 +115,13 @@ class Metrics:
         self.usage_events = self._counter(
             "gw_usage_events", "Usage events made durable, by path.", ("path",)
         )
-        self.breaker_state = Gauge(
+        self.breaker_state = self._gauge(
             "gw_breaker_state",
             "A deployment's breaker: 0 closed, 1 half open, 2 open.",
             ("deployment",),
-            registry=self.registry,
-            multiprocess_mode="livemax",
         )
-        self.in_flight = Gauge(
-            "gw_in_flight",
-            "Requests in progress.",
-            served,
-            registry=self.registry,
-            multiprocess_mode="livesum",
+        self.in_flight = self._gauge(
+            "gw_in_flight", "Requests in progress.", served, siblings="livesum"
         )
         self.spooled = self._gauge("gw_usage_spooled_bytes", "Usage events on disk, in bytes.")
         self.waiting = self._gauge(
@@ -216,8 +211,15 @@ class Metrics:
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, registry=self.registry, multiprocess_mode="livemax")
+    def _gauge(
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...] = (),
+        siblings: Literal["livemax", "livesum"] = "livemax",
+    ) -> Gauge:
+        """A gauge; `siblings` says how the values of processes that share a port join."""
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=siblings)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, ("model", "tier"), buckets=buckets, registry=self.registry)

@@ -28,12 +28,6 @@ class Item(msgspec.Struct):
     object: str = "embedding"
 
 
-class Items(msgspec.Struct):
-    """The `data` of an embeddings answer."""
-
-    data: list[Item]
-
-
 def check_embeddings(request: Request) -> Encoding:
     """Refuse inputs that no upstream takes; give the encoding that the client wants.
 
