@@ -15,7 +15,8 @@ import pytest
 
 from sluice.gateway.auth import KeyRing, KeySync, credential_of
 from sluice.gateway.secrets import key_hash
-from sluice.gateway.tenancy import KeyChange, Tenancy
+from sluice.gateway.tenancy.limits import NO_LIMITS, Limits
+from sluice.gateway.tenancy.registry import KeyChange, Tenancy
 from sluice.migrations import migrate
 from tests.harness.polling import eventually_async
 
@@ -27,9 +28,15 @@ def change(key: str = "key", **more: Any) -> KeyChange:
         "revision": 1,
         "hash": key_hash(key),
         "key_id": UUID(int=2),
+        "key_name": "key",
+        "key_limits": NO_LIMITS,
         "team_id": UUID(int=1),
         "team_name": "team",
-        "default_max_tokens": None,
+        "team_limits": NO_LIMITS,
+        "organisation_id": UUID(int=3),
+        "organisation_name": "org",
+        "organisation_limits": NO_LIMITS,
+        "time_zone": "UTC",
         "valid_until": None,
     }
     return KeyChange(**{**values, **more})
@@ -69,10 +76,10 @@ class TestBearer:
 
 class TestKeyRing:
     def test_a_known_key_is_its_team(self) -> None:
-        principal = ring(change(default_max_tokens=9)).authenticate("key")
+        principal = ring(change(team_limits=Limits(default_max_tokens=9))).authenticate("key")
         assert principal is not None
         assert (principal.team_id, principal.team_name) == (str(UUID(int=1)), "team")
-        assert principal.default_max_tokens == 9
+        assert principal.policy.default_max_tokens == 9
 
     @pytest.mark.parametrize(
         "key", [None, "", "Key", "key ", "ke", "\ud800".encode("utf-8", "replace").decode()]
@@ -165,15 +172,15 @@ class TestKeySync:
 
     async def test_a_change_of_the_team_reaches_its_keys(self, pool: asyncpg.Pool) -> None:
         tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team", default_max_tokens=5)
+        team = await tenancy.create_team("team", Limits(default_max_tokens=5))
         _, key = await tenancy.create_key(team.id)
         async with syncing(tenancy) as (keys, _):
-            await pool.execute("UPDATE teams SET default_max_tokens = 6")
+            await pool.execute("UPDATE teams SET limits = '{\"default_max_tokens\": 6}'")
 
             async def changed() -> bool:
                 principal = keys.authenticate(key)
                 assert principal is not None
-                return principal.default_max_tokens == 6
+                return principal.policy.default_max_tokens == 6
 
             await eventually_async(changed)
 
@@ -210,7 +217,7 @@ class TestKeySync:
         async with pool.acquire() as slow:
             open_transaction = slow.transaction()
             await open_transaction.start()
-            await slow.execute("UPDATE teams SET default_max_tokens = 1")
+            await slow.execute("UPDATE teams SET limits = '{\"default_max_tokens\": 1}'")
             quick = asyncio.create_task(tenancy.create_key(team.id))
             done, _ = await asyncio.wait([quick], timeout=0.2)
             assert not done

@@ -33,7 +33,7 @@ def exchange(outcome: Outcome = "ok", usage: Usage | None = None) -> Exchange:
 
 def admitted(user: str = "u") -> Admitted:
     body = b'{"model":"alias","user":"%s"}' % user.encode()
-    principal = Principal(str(uuid.uuid4()), "team", str(uuid.uuid4()))
+    principal = Principal(str(uuid.uuid4()), str(uuid.uuid4()), "team", str(uuid.uuid4()))
     return Admitted(principal, MODEL, read_request(body, "messages"), "interactive")
 
 

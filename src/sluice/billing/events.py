@@ -31,6 +31,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         attempts: upstream calls made.
         attempt_log: each call's deployment and how it went, `provider/model=reason, …`.
         estimated: tokens were counted by us.
+        gateway: the process that served it.
     """
 
     request_id: str
@@ -54,6 +55,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: int = 0
     attempt_log: str = ""
     estimated: bool = False
+    gateway: str = ""
 
 
 _encoder = msgspec.json.Encoder()

@@ -54,12 +54,13 @@ WITH fresh AS (
     INSERT INTO usage_records (
         request_id, time, team_id, key_id, endpoint, model, model_used, deployment, tier,
         status, error_code, input_tokens, cached_input_tokens, cache_write_tokens, output_tokens,
-        estimated, cost_nano_usd, latency_us, ttft_us, attempts, attempt_log)
+        estimated, cost_nano_usd, latency_us, ttft_us, attempts, attempt_log,
+        gateway)
     SELECT * FROM unnest(
         $1::uuid[], $2::timestamptz[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[],
         $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[], $13::bigint[],
         $14::bigint[], $15::bigint[], $16::boolean[], $17::bigint[], $18::bigint[], $19::bigint[],
-        $20::integer[], $21::text[])
+        $20::integer[], $21::text[], $22::text[])
     ON CONFLICT DO NOTHING
     RETURNING *
 )
@@ -255,4 +256,5 @@ def _row(event: UsageEvent) -> tuple[Any, ...]:
         event.ttft_us,
         event.attempts,
         storable(event.attempt_log),
+        storable(event.gateway),
     )

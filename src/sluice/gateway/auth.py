@@ -18,7 +18,8 @@ import structlog
 
 from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.gateway.secrets import key_hash
-from sluice.gateway.tenancy import KeyChange, Tenancy
+from sluice.gateway.tenancy.limits import NO_POLICY, Policy, Scope
+from sluice.gateway.tenancy.registry import KeyChange, Tenancy
 
 POLL_SECONDS = 0.25
 
@@ -30,13 +31,15 @@ class Principal:
     """An authenticated caller.
 
     Attributes:
+        policy: what it may do and spend.
         valid_until: seconds since the epoch after which the key is refused; None: no end.
     """
 
+    organisation_id: str
     team_id: str
     team_name: str
     key_id: str
-    default_max_tokens: int | None = None
+    policy: Policy = NO_POLICY
     valid_until: float | None = None
 
 
@@ -87,14 +90,7 @@ class KeyRing:
     def apply(self, changes: Iterable[KeyChange]) -> None:
         """Take over changes."""
         for change in changes:
-            until = None if change.valid_until is None else change.valid_until.timestamp()
-            self._principals[change.hash] = Principal(
-                team_id=str(change.team_id),
-                team_name=change.team_name,
-                key_id=str(change.key_id),
-                default_max_tokens=change.default_max_tokens,
-                valid_until=until,
-            )
+            self._principals[change.hash] = _principal(change)
             self.revision = max(self.revision, change.revision)
 
     def admit_admins(self, hashes: Iterable[bytes]) -> None:
@@ -103,6 +99,33 @@ class KeyRing:
 
     def __len__(self) -> int:
         return len(self._principals)
+
+
+def _principal(change: KeyChange) -> Principal:
+    zone = change.time_zone
+    organisation_id, team_id, key_id = map(
+        str, (change.organisation_id, change.team_id, change.key_id)
+    )
+    return Principal(
+        organisation_id=organisation_id,
+        team_id=team_id,
+        team_name=change.team_name,
+        key_id=key_id,
+        policy=Policy.of(
+            (
+                Scope(
+                    "organisation",
+                    organisation_id,
+                    change.organisation_name,
+                    change.organisation_limits,
+                    zone,
+                ),
+                Scope("team", team_id, change.team_name, change.team_limits, zone),
+                Scope("key", key_id, change.key_name, change.key_limits, zone),
+            )
+        ),
+        valid_until=None if change.valid_until is None else change.valid_until.timestamp(),
+    )
 
 
 class KeySync:

@@ -65,9 +65,11 @@ class GatewayError(Exception):
         )
 
     @classmethod
-    def forbidden(cls, message: str, param: str | None = None) -> GatewayError:
+    def forbidden(
+        cls, message: str, param: str | None = None, code: str = "forbidden"
+    ) -> GatewayError:
         """The key is valid, and this is not its to do."""
-        return cls(403, ErrorDetail(message, "permission_error", param, "forbidden"))
+        return cls(403, ErrorDetail(message, "permission_error", param, code))
 
     @classmethod
     def not_found(cls, message: str, code: str = "not_found") -> GatewayError:

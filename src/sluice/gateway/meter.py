@@ -18,11 +18,13 @@ _RATE_WEIGHT = 0.1
 class Meter:
     """Turns exchanges into usage events."""
 
-    def __init__(self, prices: Mapping[str, Price]) -> None:
+    def __init__(self, prices: Mapping[str, Price], gateway: str) -> None:
         """Args:
         prices: by model name; a model without one is free.
+        gateway: this process's id.
         """
         self._prices = prices
+        self._gateway = gateway
         self._rates: dict[str, float] = {}
 
     def event(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:
@@ -54,6 +56,7 @@ class Meter:
             attempts=exchange.attempts,
             attempt_log=", ".join(exchange.attempt_log),
             estimated=usage.estimated,
+            gateway=self._gateway,
         )
 
     def learn(self, exchange: Exchange, usage: Usage) -> None:

@@ -27,7 +27,7 @@ from sluice.gateway.logs import configure_logs
 from sluice.gateway.server import check_port, create_server, serve_gateway
 from sluice.gateway.settings import Config, ConfigError, Environment
 from sluice.gateway.supervisor import Part, Supervisor
-from sluice.gateway.tenancy import Tenancy
+from sluice.gateway.tenancy.registry import Tenancy
 from sluice.gateway.wiring import (
     FIRST_TEAM_MAX_TOKENS,
     connect_database,

@@ -29,6 +29,7 @@ from sluice.gateway.relay import (
     ending_response,
     relay_stream,
 )
+from sluice.gateway.tenancy.limits import Policy
 from sluice.router.catalog import Model
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route, Step
@@ -101,8 +102,8 @@ class Pipeline:
     async def _serve(self, exchange: Exchange) -> None:
         principal = self._authenticate(exchange)
         received = await self._receive(exchange, principal)
-        route = self._route(exchange, received)
-        request = _bounded(exchange.endpoint, received.request, route.model, principal)
+        route = self._route(exchange, principal, received)
+        request = _bounded(exchange.endpoint, received.request, route.model, principal.policy)
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
         call = await self._call(exchange, principal, request, received)
         ending = await self._answer(exchange, exchange.admitted, route, call)
@@ -121,6 +122,11 @@ class Pipeline:
         if principal is None:
             raise GatewayError.unauthenticated()
         exchange.team_id = principal.team_id
+        if not principal.policy.allows_endpoint(exchange.endpoint):
+            raise GatewayError.forbidden(
+                f"This key may not use `/v1/{exchange.endpoint.value}`.",
+                code="endpoint_not_allowed",
+            )
         return principal
 
     async def _receive(self, exchange: Exchange, principal: Principal) -> Received:
@@ -145,11 +151,17 @@ class Pipeline:
             conversation=conversation,
         )
 
-    def _route(self, exchange: Exchange, received: Received) -> Route:
+    def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
+        name, policy = received.request.model, principal.policy
         try:
-            route = self._router.route(received.request.model, exchange.endpoint, received.tier)
+            route = self._router.route(name, exchange.endpoint, received.tier)
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
+        if not policy.allows_model(name):
+            raise GatewayError.forbidden(
+                f"This key may not use the model `{name}`.", "model", "model_not_allowed"
+            )
+        route = route.only(policy.allows_model)
         exchange.model_used = route.model.name
         total = max(deployment.timeouts.total for deployment in route.model.deployments)
         exchange.lifeline.total_at = exchange.started + total
@@ -319,16 +331,18 @@ _GENERATING = frozenset(
 )
 
 
-def _bounded(endpoint: Endpoint, request: Request, model: Model, principal: Principal) -> Request:
+def _bounded(endpoint: Endpoint, request: Request, model: Model, policy: Policy) -> Request:
     """The request with a bound on its output: its own if it has one and it fits, else a default.
 
     Raises:
-        GatewayError: no bound and no default, or a bound beyond the context length.
+        GatewayError: no bound and no default, or a bound beyond the context length or beyond what
+            the caller may ask for.
     """
     if endpoint not in _GENERATING:
         return request
+    largest = policy.max_output_tokens
     if request.max_tokens is None:
-        default = model.default_max_tokens or principal.default_max_tokens
+        default = model.default_max_tokens or policy.default_max_tokens or largest
         if default is None:
             raise GatewayError.invalid(
                 "`max_tokens` (or `max_completion_tokens`) is required.",
@@ -337,13 +351,19 @@ def _bounded(endpoint: Endpoint, request: Request, model: Model, principal: Prin
             )
         # A default must not push a long prompt over the edge that it would fit under by itself.
         room = model.context_length - request.prompt_characters // 2
-        return request.bounded(max(1, min(default, room)))
+        return request.bounded(max(1, min(default, room, largest or default)))
     if request.max_tokens > model.context_length:
         raise GatewayError.invalid(
             f"`max_tokens` is {request.max_tokens}, and the context length of"
             f" `{model.name}` is {model.context_length} tokens.",
             "max_tokens",
             "context_length_exceeded",
+        )
+    if largest is not None and request.max_tokens > largest:
+        raise GatewayError.invalid(
+            f"`max_tokens` is {request.max_tokens}, and this key may ask for {largest} at most.",
+            "max_tokens",
+            "invalid_value",
         )
     return request
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import asyncpg
 import structlog
+import uuid_utils
 from litestar import Litestar
 from prometheus_client import disable_created_metrics
 from redis.asyncio import Redis
@@ -52,7 +53,7 @@ from sluice.gateway.settings import (
     Provider,
     VLLMProvider,
 )
-from sluice.gateway.tenancy import Tenancy
+from sluice.gateway.tenancy.registry import Tenancy
 from sluice.router.breakers import BreakerConfig, Breakers
 from sluice.router.catalog import Catalog, Deployment, Model, Timeouts
 from sluice.router.credentials import Credentials
@@ -235,6 +236,7 @@ def create_gateway(
 ) -> Gateway:
     """Join one gateway's parts; nothing runs until `start`."""
     disable_created_metrics()
+    gateway_id = str(uuid_utils.uuid7())
     metrics = Metrics(environment.metrics_dir)
     tenancy = Tenancy(pool)
     ring = KeyRing()
@@ -251,7 +253,9 @@ def create_gateway(
         keys=ring,
         router=create_router(config, catalog),
         dispatcher=create_dispatcher(config, backends, credentials, metrics),
-        meter=Meter({m.name: m.price.price() for m in config.models if m.price is not None}),
+        meter=Meter(
+            {m.name: m.price.price() for m in config.models if m.price is not None}, gateway_id
+        ),
         recorder=recorder,
         lifelines=lifelines,
         metrics=metrics,

@@ -70,6 +70,22 @@ class Route:
         """The chain for one kind of refusal."""
         return self.context_overflow if reason == "context_overflow" else self.content_policy
 
+    def models(self) -> tuple[Model, ...]:
+        """Every model that it may reach."""
+        return (self.model, *self.general, *self.context_overflow, *self.content_policy)
+
+    def only(self, allowed: Callable[[str], bool]) -> Route:
+        """The same without the fallbacks that a caller may not use."""
+        if all(allowed(model.name) for model in self.models()):
+            return self
+        return Route(
+            self.model,
+            *(
+                tuple(model for model in chain if allowed(model.name))
+                for chain in (self.general, self.context_overflow, self.content_policy)
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

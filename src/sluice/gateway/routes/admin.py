@@ -14,7 +14,8 @@ from litestar.handlers import BaseRouteHandler
 
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.routes.access import Access
-from sluice.gateway.tenancy import Conflict, Key, Missing, Team, Tenancy
+from sluice.gateway.tenancy.limits import Limits
+from sluice.gateway.tenancy.registry import Conflict, Key, Missing, Team, Tenancy
 
 T = TypeVar("T")
 
@@ -65,7 +66,9 @@ def _team_routes(tenancy: Tenancy) -> list[Any]:
     async def create_team(request: Request[Any, Any, Any]) -> Team:
         body = await _body(request, NewTeam)
         try:
-            return await tenancy.create_team(body.name, body.default_max_tokens)
+            return await tenancy.create_team(
+                body.name, Limits(default_max_tokens=body.default_max_tokens)
+            )
         except Conflict as error:
             raise _conflict(error, "name") from None
 

@@ -19,7 +19,7 @@ from sluice.billing.reports import (
 )
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.routes.access import Access, Caller
-from sluice.gateway.tenancy import Missing, Tenancy
+from sluice.gateway.tenancy.registry import Missing, Tenancy
 
 MAX_PAGE = 1000
 

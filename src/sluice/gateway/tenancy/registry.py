@@ -1,15 +1,18 @@
-"""Teams and keys in Postgres: the control plane's side of tenancy."""
+"""Organisations, teams and keys in Postgres: the control plane's side of tenancy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import uuid_utils.compat
 
 from sluice.gateway.secrets import key_hash, key_hint, new_key
+from sluice.gateway.tenancy.limits import NO_LIMITS, Limits
 
 
 class Conflict(Exception):
@@ -26,12 +29,12 @@ class Team:
 
     Attributes:
         name: a slug, unique.
-        default_max_tokens: bound on output for requests that give none; None: they must.
     """
 
     id: UUID
+    organisation_id: UUID
     name: str
-    default_max_tokens: int | None
+    limits: Limits
     created_at: datetime
 
 
@@ -55,30 +58,44 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """What a gateway must know of a key that changed, with its team."""
+    """What a gateway must know of a key that changed, or whose team or organisation did."""
 
     revision: int
     hash: bytes
     key_id: UUID
+    key_name: str
+    key_limits: Limits
     team_id: UUID
     team_name: str
-    default_max_tokens: int | None
+    team_limits: Limits
+    organisation_id: UUID
+    organisation_name: str
+    organisation_limits: Limits
+    time_zone: str
     valid_until: datetime | None
 
 
-_TEAM = "id, name, default_max_tokens, created_at"
+#: The organisation of teams that are made without naming one; the schema makes it.
+DEFAULT_ORGANISATION = UUID("01900000-0000-7000-8000-000000000001")
+
+_TEAM = "id, organisation_id, name, limits, created_at"
 _KEY = "id, team_id, name, hint, created_at, expires_at, revoked_at"
 
 _CHANGES = """
-SELECT greatest(k.revision, t.revision) AS revision, k.hash, k.id AS key_id, t.id AS team_id,
-    t.name AS team_name, t.default_max_tokens, least(k.expires_at, k.revoked_at) AS valid_until
-FROM api_keys k JOIN teams t ON t.id = k.team_id
-WHERE k.revision > $1
-UNION ALL
-SELECT greatest(k.revision, t.revision), k.hash, k.id, t.id, t.name, t.default_max_tokens,
-    least(k.expires_at, k.revoked_at)
-FROM teams t JOIN api_keys k ON t.id = k.team_id
-WHERE t.revision > $1 AND k.revision <= $1
+WITH changed AS (
+    SELECT k.id FROM api_keys k WHERE k.revision > $1
+    UNION
+    SELECT k.id FROM api_keys k JOIN teams t ON t.id = k.team_id WHERE t.revision > $1
+    UNION
+    SELECT k.id FROM api_keys k JOIN teams t ON t.id = k.team_id
+        JOIN organisations o ON o.id = t.organisation_id WHERE o.revision > $1
+)
+SELECT greatest(k.revision, t.revision, o.revision) AS revision, k.hash, k.id AS key_id,
+    k.name AS key_name, k.limits AS key_limits, t.id AS team_id, t.name AS team_name,
+    t.limits AS team_limits, o.id AS organisation_id, o.name AS organisation_name,
+    o.limits AS organisation_limits, o.time_zone, least(k.expires_at, k.revoked_at) AS valid_until
+FROM changed JOIN api_keys k USING (id) JOIN teams t ON t.id = k.team_id
+    JOIN organisations o ON o.id = t.organisation_id
 """
 
 
@@ -88,7 +105,7 @@ class Tenancy:
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
 
-    async def create_team(self, name: str, default_max_tokens: int | None = None) -> Team:
+    async def create_team(self, name: str, limits: Limits = NO_LIMITS) -> Team:
         """A new team.
 
         Raises:
@@ -96,20 +113,21 @@ class Tenancy:
         """
         try:
             rows = await self._pool.fetch(
-                f"INSERT INTO teams (id, name, default_max_tokens) VALUES ($1, $2, $3)"
+                f"INSERT INTO teams (id, organisation_id, name, limits) VALUES ($1, $2, $3, $4)"
                 f" RETURNING {_TEAM}",
                 uuid_utils.compat.uuid7(),
+                DEFAULT_ORGANISATION,
                 name,
-                default_max_tokens,
+                _text(limits),
             )
         except asyncpg.UniqueViolationError:
             raise Conflict(f"a team named `{name}` exists") from None
-        return Team(**rows[0])
+        return _team(rows[0])
 
     async def list_teams(self) -> list[Team]:
         """All teams, oldest first."""
         return [
-            Team(**row) for row in await self._pool.fetch(f"SELECT {_TEAM} FROM teams ORDER BY id")
+            _team(row) for row in await self._pool.fetch(f"SELECT {_TEAM} FROM teams ORDER BY id")
         ]
 
     async def find_team(self, id_or_name: str) -> Team:
@@ -125,7 +143,7 @@ class Tenancy:
             )
         if row is None:
             raise Missing(f"there is no team `{id_or_name}`")
-        return Team(**row)
+        return _team(row)
 
     async def create_key(
         self, team_id: UUID, name: str = "", expires_at: datetime | None = None
@@ -195,7 +213,7 @@ class Tenancy:
 
     async def changes(self, since: int) -> list[KeyChange]:
         """Keys that changed, or whose team did, after a revision."""
-        return [KeyChange(**row) for row in await self._pool.fetch(_CHANGES, since)]
+        return [_change(row) for row in await self._pool.fetch(_CHANGES, since)]
 
     async def admin_hashes(self) -> set[bytes]:
         """Hashes of the admin keys that are kept in the database."""
@@ -228,11 +246,12 @@ class Tenancy:
         """
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.execute(
-                "INSERT INTO teams (id, name, default_max_tokens) VALUES ($1, $2, $3)"
+                "INSERT INTO teams (id, organisation_id, name, limits) VALUES ($1, $2, $3, $4)"
                 " ON CONFLICT (name) DO NOTHING",
                 uuid_utils.compat.uuid7(),
+                DEFAULT_ORGANISATION,
                 name,
-                default_max_tokens,
+                _text(Limits(default_max_tokens=default_max_tokens)),
             )
             team_id = await connection.fetchval("SELECT id FROM teams WHERE name = $1", name)
             if given is None and await connection.fetchval(
@@ -249,3 +268,22 @@ class Tenancy:
                 key_hint(key),
             )
         return None if made is None else key
+
+
+def _team(row: asyncpg.Record) -> Team:
+    return Team(**{**row, "limits": _limits(row["limits"])})
+
+
+def _change(row: asyncpg.Record) -> KeyChange:
+    values: dict[str, Any] = dict(row)
+    for name in ("organisation_limits", "team_limits", "key_limits"):
+        values[name] = _limits(values[name])
+    return KeyChange(**values)
+
+
+def _limits(text: str) -> Limits:
+    return msgspec.json.decode(text, type=Limits)
+
+
+def _text(limits: Limits) -> str:
+    return msgspec.json.encode(limits).decode()
