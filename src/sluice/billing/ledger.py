@@ -63,6 +63,13 @@ WITH fresh AS (
         $20::integer[], $21::text[], $22::text[])
     ON CONFLICT DO NOTHING
     RETURNING *
+), quarters AS (
+    INSERT INTO spend_quarters AS known (quarter, team_id, key_id, gateway, cost_nano_usd)
+    SELECT date_bin('15 minutes', time, '2000-01-01 00:00+00'), team_id, key_id, gateway,
+        sum(cost_nano_usd)
+    FROM fresh GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+    ON CONFLICT (team_id, quarter, key_id, gateway) DO UPDATE SET
+        cost_nano_usd = known.cost_nano_usd + excluded.cost_nano_usd
 )
 INSERT INTO usage_daily AS daily (
     date, team_id, key_id, model_used, tier, requests, errors, cancelled, estimated,

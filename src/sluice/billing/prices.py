@@ -11,6 +11,10 @@ from sluice.wire.usage import Usage
 NANO = 1_000_000_000
 _MTOK = 1_000_000
 
+#: Powers of ten beyond which no amount of money lies. Text such as `1E+999999999` is short, and
+#: its integer is not.
+_MAGNITUDE = 30
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -70,7 +74,7 @@ def nano_usd(usd: Decimal) -> int:
     Raises:
         ValueError: negative, or finer than a nano-USD.
     """
-    nano = Fraction(usd) * NANO if usd.is_finite() else None
+    nano = Fraction(usd) * NANO if usd.is_finite() and abs(usd.adjusted()) < _MAGNITUDE else None
     if nano is None or nano < 0 or nano.denominator != 1:
         raise ValueError(f"{usd} must be zero or more, with at most 9 decimals")
     return int(nano)

@@ -30,3 +30,18 @@ ALTER TABLE api_keys ADD COLUMN limits jsonb NOT NULL DEFAULT '{}';
 
 -- Which gateway process served a request: what a process that died had spent is read from here.
 ALTER TABLE usage_records ADD COLUMN gateway text NOT NULL DEFAULT '';
+
+-- What was spent, by quarters of an hour: every time zone's midnight is on one. Kept in the
+-- transaction that adds the rows; budgets are brought back from here.
+CREATE TABLE spend_quarters (
+    quarter        timestamptz NOT NULL,
+    team_id        uuid NOT NULL,
+    key_id         uuid NOT NULL,
+    gateway        text NOT NULL,
+    cost_nano_usd  bigint NOT NULL,
+    PRIMARY KEY (team_id, quarter, key_id, gateway)
+);
+INSERT INTO spend_quarters
+    SELECT date_bin('15 minutes', time, '2000-01-01 00:00+00'), team_id, key_id, gateway,
+        sum(cost_nano_usd)
+    FROM usage_records GROUP BY 1, 2, 3, 4;

@@ -1,0 +1,377 @@
+"""Accounts: what this process holds and has used of each scope's limits.
+
+Everything here is in this process's memory and synchronous. What is held has been taken from the
+global sums before; positions are told in absolute terms (see `admit.lua`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sluice.gateway.quotas.needs import Need
+from sluice.gateway.quotas.periods import Span, span_of
+from sluice.gateway.tenancy.limits import Budget, Scope
+
+#: Capacity of rates that was taken ahead may be used for so long, in seconds: `admit.lua` counts a
+#: minute longer by as much.
+LEASE_SECONDS = 0.25
+
+#: From so many requests a second on a scope is hot: capacity is taken ahead for it.
+HOT_RATE = 40.0
+
+#: A limit that is not set, as the script has it.
+NONE = -1
+
+_FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a scope would take ahead."""
+
+    requests: int = 0
+    tokens: int = 0
+    slots: int = 0
+    nano_usd: int = 0
+
+
+NO_WISH = Wish()
+
+
+@dataclass(slots=True)
+class Pace:
+    """How much a scope asks for, measured between two tellings.
+
+    Attributes:
+        hot: it is worth taking capacity ahead.
+        hold_seconds: for how long requests are in progress, on average.
+    """
+
+    hot: bool = False
+    hold_seconds: float = 1.0
+    _since: float = 0.0
+    _requests: int = 0
+    _tokens: int = 0
+    _nano_usd: int = 0
+    _rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def asked(self, need: Need) -> None:
+        """A request came."""
+        self._requests += 1
+        self._tokens += need.tokens
+        self._nano_usd += need.nano_usd
+
+    def lasted(self, seconds: float) -> None:
+        """A request was in progress for so long."""
+        self.hold_seconds += 0.1 * (seconds - self.hold_seconds)
+
+    def wish(self, now: float) -> Wish:
+        """What would be used within a lease at the present pace, and a little more."""
+        elapsed = now - self._since
+        if elapsed >= LEASE_SECONDS / 2:
+            counted = (self._requests, self._tokens, self._nano_usd)
+            self._rates = tuple(amount / elapsed for amount in counted)  # type: ignore[assignment]
+            self._since, self._requests, self._tokens, self._nano_usd = now, 0, 0, 0
+            self.hot = self._rates[0] >= HOT_RATE
+        if not self.hot:
+            return NO_WISH
+        requests, tokens, nano_usd = (int(rate * LEASE_SECONDS * 1.25) for rate in self._rates)
+        return Wish(requests, tokens, max(2, requests // 4), nano_usd)
+
+
+class Pot:
+    """One period of a budget.
+
+    Attributes:
+        key: in Redis.
+        limit, alert: nano-USD, or `NONE`.
+        start_ms, end_ms: the period, milliseconds since the epoch.
+        spent: by this process since it began, nano-USD.
+        held: for requests in progress, nano-USD.
+        ahead: taken and not yet needed, nano-USD.
+        total_spent, total_held: by all processes, when last heard, nano-USD.
+        told: what these have of this process, nano-USD.
+    """
+
+    __slots__ = (
+        "ahead",
+        "alert",
+        "budget",
+        "end_ms",
+        "held",
+        "key",
+        "limit",
+        "span",
+        "spent",
+        "start_ms",
+        "told",
+        "total_held",
+        "total_spent",
+    )
+
+    def __init__(self, scope: Scope, budget: Budget, span: Span) -> None:
+        start = int(span.starts_at.timestamp())
+        self.key = f"sluice:q:b:{scope.level}:{scope.id}:{budget.period}:{start}"
+        self.span = span
+        self.start_ms = start * 1000
+        self.end_ms = int(span.ends_at.timestamp() * 1000)
+        self.spent = self.held = self.ahead = 0
+        self.total_spent = self.total_held = self.told = 0
+        self.limited_by(budget)
+
+    def limited_by(self, budget: Budget) -> None:
+        """Take over the budget as it is now."""
+        self.budget = budget
+        limit, alert = budget.limit_nano_usd, budget.alert_nano_usd
+        self.limit = NONE if limit is None else limit
+        self.alert = NONE if alert is None else alert
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """This process's side of one scope.
+
+    Attributes:
+        key: in Redis.
+        scope: with its present limits.
+        rpm, tpm, most: requests and tokens a minute, concurrent requests; or `NONE`.
+        pots: of the present periods.
+        old_pots: of past ones that requests in progress still belong to.
+        pots_until: when the first of the present periods ends, milliseconds since the epoch.
+        slots: requests in progress.
+        ahead_requests, ahead_tokens, ahead_slots: taken and not yet needed.
+        window: the sub-window of the last telling, which requests it let in are counted in.
+        ahead_window, ahead_until: the sub-window that rates were taken ahead from, and until when
+            they may be used, seconds on the monotonic clock.
+        shifts: by sub-window, requests and tokens to add; below zero to give back.
+        leasing: capacity is taken ahead.
+        remaining_requests, remaining_tokens: of the minute, as far as known.
+        in_progress: requests in progress at all processes, when last heard.
+        pace: how much is asked for.
+    """
+
+    key: str
+    scope: Scope
+    rpm: int = NONE
+    tpm: int = NONE
+    most: int = NONE
+    pots: list[Pot] = field(default_factory=list)
+    old_pots: list[Pot] = field(default_factory=list)
+    pots_until: float = _FOREVER
+    slots: int = 0
+    ahead_requests: int = 0
+    ahead_tokens: int = 0
+    ahead_slots: int = 0
+    window: int = 0
+    ahead_window: int = 0
+    ahead_until: float = 0.0
+    shifts: dict[int, list[int]] = field(default_factory=dict)
+    leasing: bool = False
+    remaining_requests: int = 0
+    remaining_tokens: int = 0
+    in_progress: int = 0
+    pace: Pace = field(default_factory=Pace)
+
+    @classmethod
+    def of(cls, scope: Scope, now_ms: float) -> Account:
+        """A scope's account, empty."""
+        account = cls(f"sluice:q:s:{scope.level}:{scope.id}", scope)
+        account._adopt(scope, now_ms)
+        return account
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything may be refused; alerts alone refuse nothing."""
+        return max(self.rpm, self.tpm, self.most) >= 0 or any(pot.limit >= 0 for pot in self.pots)
+
+    def follow(self, scope: Scope, now_ms: float) -> None:
+        """Take over the scope's present limits, and the periods of the present time."""
+        if scope is self.scope and now_ms < self.pots_until:
+            return
+        if scope == self.scope and now_ms < self.pots_until:
+            self.scope = scope
+            return
+        self.give_back()
+        self._adopt(scope, now_ms)
+
+    def covers(self, need: Need, now: float) -> bool:
+        """Whether what was taken ahead covers a need."""
+        if not self.leasing:
+            return not self.limited
+        if self.rpm >= 0 or self.tpm >= 0:
+            if now >= self.ahead_until:
+                return False
+            if self.rpm >= 0 and self.ahead_requests < 1:
+                return False
+            if self.tpm >= 0 and self.ahead_tokens < need.tokens:
+                return False
+        if self.most >= 0 and self.ahead_slots < 1:
+            return False
+        return all(pot.limit < 0 or pot.ahead >= need.nano_usd for pot in self.pots)
+
+    def take(self, need: Need) -> None:
+        """Cover a need by what was taken ahead."""
+        if self.rpm >= 0:
+            self.ahead_requests -= 1
+        if self.tpm >= 0:
+            self.ahead_tokens -= need.tokens
+        if self.most >= 0:
+            self.ahead_slots -= 1
+        for pot in self.pots:
+            if pot.limit >= 0:
+                pot.ahead -= need.nano_usd
+        self.remaining_requests -= 1
+        self.remaining_tokens -= need.tokens
+        self.begin(need)
+
+    def begin(self, need: Need) -> None:
+        """A request is in progress."""
+        self.slots += 1
+        for pot in self.pots:
+            pot.held += need.nano_usd
+
+    def end(self, need: Need, pots: Iterable[Pot], window: int, tokens: int, nano_usd: int) -> None:
+        """A request is over, and used so much.
+
+        Args:
+            need: that it was admitted with.
+            pots: that it was admitted to.
+            window: the sub-window that it was counted in.
+        """
+        self.slots -= 1
+        if self.leasing and self.most >= 0:
+            self.ahead_slots += 1
+        if tokens != need.tokens:
+            self.remaining_tokens += need.tokens - tokens
+            self.shift(window, 0, tokens - need.tokens)
+        for pot in pots:
+            pot.held -= need.nano_usd
+            pot.spent += nano_usd
+            if self.leasing and pot.limit >= 0:
+                pot.ahead = max(0, pot.ahead + need.nano_usd - nano_usd)
+
+    def shift(self, window: int, requests: int, tokens: int) -> None:
+        """Requests and tokens to add to a sub-window when positions are told next."""
+        both = self.shifts.get(window)
+        if both is None:
+            self.shifts[window] = [requests, tokens]
+        else:
+            both[0] += requests
+            both[1] += tokens
+
+    def give_back(self) -> None:
+        """Return what was taken ahead when positions are told next."""
+        self.give_back_rates()
+        self.ahead_slots = 0
+        for pot in (*self.pots, *self.old_pots):
+            pot.ahead = 0
+        self.leasing = False
+
+    def give_back_rates(self) -> None:
+        """The same for rates, which are taken for a moment only."""
+        if self.ahead_requests or self.ahead_tokens:
+            self.shift(self.ahead_window, -self.ahead_requests, -self.ahead_tokens)
+            self.ahead_requests = self.ahead_tokens = 0
+
+    def message(self, now: float, may_lease: bool) -> list[Any]:
+        """The positions as the script takes them."""
+        wish = self.pace.wish(now) if may_lease else NO_WISH
+        keeps = self.leasing and wish.requests > 0 and now < self.ahead_until - LEASE_SECONDS / 4
+        if not keeps:
+            self.give_back_rates()
+        shifts = [
+            number
+            for window, (requests, tokens) in self.shifts.items()
+            for number in (window, requests, tokens)
+        ]
+        self.shifts = {}
+        self.ahead_slots = min(self.ahead_slots, 2 * wish.slots)
+        budgets = []
+        for pot in self.all_pots:
+            pot.ahead = min(pot.ahead, 2 * wish.nano_usd)
+            budgets.append(
+                (
+                    pot.key,
+                    pot.limit,
+                    pot.alert,
+                    pot.spent,
+                    pot.held + pot.ahead,
+                    max(0, wish.nano_usd - pot.ahead),
+                    pot.start_ms,
+                    pot.end_ms,
+                )
+            )
+        self.old_pots = [pot for pot in self.old_pots if pot.held]
+        more_slots = max(0, wish.slots - self.ahead_slots)
+        ahead = (0, 0, more_slots) if keeps else (wish.requests, wish.tokens, more_slots)
+        slots = self.slots + self.ahead_slots
+        return [self.key, self.rpm, self.tpm, self.most, slots, shifts, ahead, budgets]
+
+    def heard(self, told: list[Any], pots: list[Pot], now: float) -> list[Pot]:
+        """The sums of all processes, as the script gives them; the budgets whose alert was
+        crossed just now."""
+        requests, tokens, self.in_progress, more, more_tokens, slots, self.window, budgets = told
+        self.ahead_slots += slots
+        if more or more_tokens:
+            self.ahead_requests, self.ahead_tokens = more, more_tokens
+            self.ahead_window, self.ahead_until = self.window, now + LEASE_SECONDS
+        self.remaining_requests = max(0, self.rpm - requests + self.ahead_requests)
+        self.remaining_tokens = max(0, self.tpm - tokens + self.ahead_tokens)
+        crossed = []
+        for pot, (spent, held, ahead, alert) in zip(pots, budgets, strict=True):
+            pot.total_spent, pot.total_held = spent, held
+            pot.ahead += ahead
+            if alert:
+                crossed.append(pot)
+        self.leasing = (
+            self.limited
+            and (self.rpm < 0 or self.ahead_requests > 0)
+            and (self.tpm < 0 or self.ahead_tokens > 0)
+            and (self.most < 0 or self.ahead_slots > 0)
+            and all(pot.limit < 0 or pot.ahead > 0 for pot in self.pots)
+        )
+        return crossed
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether anything is taken and not yet needed."""
+        return bool(
+            self.ahead_requests
+            or self.ahead_tokens
+            or self.ahead_slots
+            or any(pot.ahead for pot in self.pots)
+        )
+
+    def not_told(self, pots: list[Pot]) -> None:
+        """What was said did not arrive, or it is not known whether it did.
+
+        What was to be given back is kept: at worst it is counted until its minute is over.
+        """
+        known = self.all_pots
+        self.old_pots += [pot for pot in pots if pot not in known]
+
+    @property
+    def all_pots(self) -> list[Pot]:
+        """In the order in which messages have them."""
+        return [*self.pots, *self.old_pots]
+
+    def _adopt(self, scope: Scope, now_ms: float) -> None:
+        limits = scope.limits
+        self.scope = scope
+        self.rpm = NONE if limits.requests_per_minute is None else limits.requests_per_minute
+        self.tpm = NONE if limits.tokens_per_minute is None else limits.tokens_per_minute
+        self.most = NONE if limits.max_concurrent is None else limits.max_concurrent
+        kept = []
+        at = datetime.fromtimestamp(now_ms / 1000, UTC)
+        for budget in limits.budgets:
+            span = span_of(budget.period, scope.time_zone, at)
+            made = Pot(scope, budget, span)
+            pot = next((pot for pot in self.all_pots if pot.key == made.key), made)
+            pot.limited_by(budget)
+            kept.append(pot)
+        self.old_pots = [pot for pot in self.all_pots if pot not in kept]
+        self.pots = kept
+        self.pots_until = min((pot.end_ms for pot in kept), default=_FOREVER)

@@ -1,0 +1,221 @@
+"""Admission: the stage of the request path that lets a request in, and settles what it used."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from sluice.gateway.quotas.accounts import Account, Pot
+from sluice.gateway.quotas.counters import Counters, CountersAway, Refused
+from sluice.gateway.quotas.local_limits import LocalLimits
+from sluice.gateway.quotas.needs import Need
+from sluice.gateway.tenancy.limits import Policy, Scope
+
+#: How often positions that nobody waits for are told, in seconds.
+TICK_SECONDS = 0.1
+
+#: An account that nobody asked for is forgotten after so long, in seconds.
+IDLE_SECONDS = 600.0
+
+_log = structlog.get_logger("sluice.quotas")
+
+WhenAway = Literal["closed", "open"]
+
+
+class AdmissionRefused(Exception):
+    """A limit does not allow the request.
+
+    Attributes:
+        refused: which one.
+        need: what the request needs.
+    """
+
+    def __init__(self, refused: Refused, need: Need) -> None:
+        super().__init__(refused.dimension)
+        self.refused = refused
+        self.need = need
+
+
+class AdmissionAway(Exception):
+    """The counters can't be asked, and without them nothing that is limited is let in."""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A request that was let in; to be settled exactly once, see `Admission.settle`."""
+
+    accounts: tuple[Account, ...]
+    pots: tuple[tuple[Pot, ...], ...]
+    windows: tuple[int, ...]
+    need: Need
+    began: float
+    settled: bool = False
+
+
+class Admission:
+    """Lets requests in; see the module."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        seed: Callable[[Scope, Pot], Awaitable[None]],
+        local: LocalLimits,
+        when_away: WhenAway = "closed",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        counters: the global sums.
+        seed: makes a budget's sum known to the counters.
+        local: what limits while the counters are away and `when_away` is open.
+        when_away: refuse what is limited while the counters are away, or let it in by local
+            limits.
+        """
+        self._counters = counters
+        self._seed = seed
+        self._local = local
+        self._when_away = when_away
+        self._clock = clock
+        self._accounts: dict[tuple[str, str], Account] = {}
+        self._used_at: dict[tuple[str, str], float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to tell positions."""
+        self._task = asyncio.create_task(self._tick(), name="admission")
+
+    async def stop(self) -> None:
+        """Tell where things stand in the end; what can't be told now is given back when this
+        process is found dead."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for account in self._accounts.values():
+            account.give_back()
+        self._counters.tell(self._accounts.values(), at_once=False)
+        try:
+            async with asyncio.timeout(2):
+                await self._counters.flush()
+        except (CountersAway, TimeoutError):
+            _log.warning("quota positions not told at the end")
+
+    async def admit(self, policy: Policy, need: Need) -> Reservation:
+        """Let a request in, against every limit of every level at once.
+
+        Args:
+            policy: the caller's.
+            need: what the request may need at most.
+
+        Raises:
+            AdmissionRefused: a limit does not allow it; nothing was consumed.
+            AdmissionAway: see there.
+        """
+        accounts = self._of(policy.counted)
+        now = self._clock()
+        covered = True
+        for account in accounts:
+            account.pace.asked(need)
+            covered = covered and account.covers(need, now)
+        if covered:
+            for account in accounts:
+                account.take(need)
+            windows = tuple([account.ahead_window for account in accounts])
+        else:
+            await self._ask(policy, accounts, need)
+            windows = tuple([account.window for account in accounts])
+        pots = tuple([tuple(account.pots) for account in accounts])
+        return Reservation(accounts, pots, windows, need, now)
+
+    def settle(self, reservation: Reservation, tokens: int, nano_usd: int) -> None:
+        """What a request used takes the place of what it was let in with. Harmless when repeated.
+
+        Args:
+            tokens: prompt and output, as charged.
+            nano_usd: its cost.
+        """
+        if reservation.settled:
+            return
+        reservation.settled = True
+        seconds = self._clock() - reservation.began
+        at_once = False
+        for account, pots, window in zip(
+            reservation.accounts, reservation.pots, reservation.windows, strict=True
+        ):
+            account.end(reservation.need, pots, window, tokens, nano_usd)
+            account.pace.lasted(seconds)
+            at_once = at_once or (account.limited and not account.leasing)
+        self._counters.tell(reservation.accounts, at_once)
+
+    def standing(self, policy: Policy) -> list[Account]:
+        """The accounts of a caller, as they stand as far as this process knows."""
+        return list(self._of(policy.counted))
+
+    def retell(self) -> None:
+        """The global sums may have lost what this process told: tell all of it again."""
+        self._counters.tell(self._accounts.values(), at_once=True)
+
+    async def _ask(self, policy: Policy, accounts: tuple[Account, ...], need: Need) -> None:
+        try:
+            refused = await self._counters.ask(accounts, need)
+            if refused is not None and refused.dimension == "unready":
+                # a budget that was set just now, or Redis has lost its data, or a period began
+                accounts = self._of(policy.counted)
+                for account in accounts:
+                    for pot in account.pots:
+                        await self._seed(account.scope, pot)
+                refused = await self._counters.ask(accounts, need)
+        except CountersAway:
+            refused = self._by_local_limits(accounts, need)
+        if refused is None:
+            return
+        if refused.dimension == "unready":
+            raise AdmissionAway
+        raise AdmissionRefused(refused, need)
+
+    def _by_local_limits(self, accounts: tuple[Account, ...], need: Need) -> Refused | None:
+        if self._when_away == "closed":
+            raise AdmissionAway from None
+        refused = self._local.judge(accounts, need)
+        if refused is None:
+            for account in accounts:
+                account.begin(need)
+        return refused
+
+    def _of(self, scopes: Iterable[Scope]) -> tuple[Account, ...]:
+        now_ms = self._counters.now_ms()
+        found = []
+        for scope in scopes:
+            key = (scope.level, scope.id)
+            account = self._accounts.get(key)
+            if account is None:
+                account = self._accounts[key] = Account.of(scope, now_ms)
+            else:
+                account.follow(scope, now_ms)
+            found.append(account)
+        return tuple(found)
+
+    async def _tick(self) -> None:
+        forget_at = self._clock() + IDLE_SECONDS
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._clock()
+            lapsed = [
+                account
+                for account in self._accounts.values()
+                if account.leasing and now >= account.ahead_until
+            ]
+            self._counters.tell(lapsed, at_once=True)  # and whatever else nobody waits for
+            if now >= forget_at:
+                self._forget()
+                forget_at = now + IDLE_SECONDS
+
+    def _forget(self) -> None:
+        """Accounts without anything in progress are made again when they are needed. Those of
+        budgets stay: what this process has spent is told in absolute terms."""
+        for key, account in list(self._accounts.items()):
+            if not account.slots and not account.has_ahead and not account.all_pots:
+                del self._accounts[key]

@@ -1,0 +1,19 @@
+-- A process that has died gives its slots back. Money that it held stays in doubt until the ledger
+-- says what it had spent.
+-- ARGV[1]: the process; gives 1, or 0 where another did it.
+local process = ARGV[1]
+local touched = 'sluice:q:p:' .. process
+if redis.call('ZREM', 'sluice:q:beats', process) == 0 then return 0 end
+for _, key in ipairs(redis.call('SMEMBERS', touched)) do
+    if string.sub(key, 1, 11) == 'sluice:q:b:' then
+        redis.call('SADD', 'sluice:q:doubt', key .. '|' .. process)
+    else
+        local held = redis.call('HGET', key, 's:' .. process)
+        if held then
+            redis.call('HINCRBY', key, 'S', '-' .. held)
+            redis.call('HDEL', key, 's:' .. process)
+        end
+    end
+end
+redis.call('DEL', touched)
+return 1
