@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines up test test-fast lint compat bench lock clean
+.PHONY: help setup engines up test test-fast lint audit compat bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ lint: setup ## formatting, lint, types, import direction
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: setup ## known vulnerabilities in the pinned run-time dependencies
+	$(BIN)/python requirements/audit.py
 
 compat: setup ## third-party clients, unmodified, against a gateway (COMPAT_DIR holds the checks)
 	$(BIN)/python -m tests.compat.run_clients $(ARGS)

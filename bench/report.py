@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import LATENCY, REQUESTS, STREAMS, Kind, Results
+from bench.sluice import EXACT, LEASED, UNLIMITED
 
 _MEBIBYTE = 1024 * 1024
 _CEILING = "straight at the mock"
@@ -87,6 +88,8 @@ def markdown(setting: Setting, results: Results, rows: list[Summary]) -> str:
     parts = [_head(setting, results), _main_table(setting, rows)]
     if any(ratios(rows).values()):
         parts.append(_ratio_table(rows))
+    if any(run.label == UNLIMITED for run in results.loads):
+        parts.append(_limits_table(results))
     if any(run.usage for run in results.loads):
         parts.append(_usage_table(results))
     parts.append(_versions(rows))
@@ -206,6 +209,31 @@ def _ratio_table(rows: list[Summary]) -> str:
         for peer, figures in beside.items()
     ]
     return "## Ratios\n\n" + _table(head, body)
+
+
+def _limits_table(results: Results) -> str:
+    """What limits cost: each round's rate with them over the same round's without."""
+    body = []
+    for label in (LEASED, EXACT):
+        cells = [label]
+        for kind in (REQUESTS, STREAMS):
+            without, limited = (_by_round(results, each, kind) for each in (UNLIMITED, label))
+            shares = [limited[n] / without[n] for n in sorted(without.keys() & limited.keys())]
+            cost = _median(1 - share for share in shares)
+            cells.append("-" if cost is None else f"{cost:.1%}")
+            cells.append(", ".join(f"{1 - share:.1%}" for share in shares) or "-")
+        body.append(cells)
+    head = ["", "cost in requests/s", "by round", "cost in streams/s", "by round"]
+    text = (
+        "Every limit (requests, tokens, concurrency, two budgets) at each of three levels, beside"
+        " the same gateway with a key that has none."
+    )
+    return f"## What limits cost\n\n{text}\n\n{_table(head, body)}"
+
+
+def _by_round(results: Results, label: str, kind: Kind) -> dict[int, float]:
+    runs = [run for run in results.loads if run.label == label and run.kind == kind.name]
+    return {run.round: run.load.rate for run in runs if not run.error}
 
 
 def _usage_table(results: Results) -> str:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -135,10 +136,12 @@ class Sluice(Subject):
         self._program = program
         self._logs = logs
         self._state = State(program, logs)
-        self._server: Server | None = None
-        self._base = ""
+        self._servers: list[Server] = []
         self._first_day = _today()
         self._before = (0, 0)
+        #: Of every team that the loads go by.
+        self._keys = [_KEY]
+        self._base = ""
 
     def notes(self) -> Notes:
         """See `Subject.notes`."""
@@ -150,24 +153,15 @@ class Sluice(Subject):
         """See `Subject.start`."""
         if not self._state.running:
             self._state.start()
-        port = free_port()
-        config = self._logs / "sluice.json"
-        # JSON is YAML too.
-        config.write_text(json.dumps(_config(upstream)))
-        command = [self._program, "serve", "--config", str(config)]
-        command += ["--host", "127.0.0.1", "--port", str(port)]
-        log = self._logs / "sluice.log"
-        self._base = f"http://127.0.0.1:{port}"
-        self._server = Server(self.name, command, log=log, core=GATEWAY_CORE, env=self._state.env)
-        self._server.wait_until_answering(f"{self._base}/v1/models", _authorization())
+        self._base = self._serve("sluice", _config(upstream))
+        lanes = self._open_lanes(upstream)
         self._before = self._settled_counts(0)
-        return [Lane(label, Endpoint(self._base, model, _KEY)) for model, label in _MODELS.items()]
+        return lanes
 
     def stop(self) -> None:
         """See `Subject.stop`."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        while self._servers:
+            self._servers.pop().stop()
 
     def close(self) -> None:
         """See `Subject.close`."""
@@ -175,7 +169,7 @@ class Sluice(Subject):
 
     def resident_bytes(self) -> int | None:
         """See `Subject.resident_bytes`."""
-        return None if self._server is None else self._server.resident_bytes()
+        return self._servers[0].resident_bytes() if self._servers else None
 
     def check_usage(self, finished: int, in_flight_at_most: int) -> UsageCheck | None:
         """See `Subject.check_usage`."""
@@ -192,6 +186,24 @@ class Sluice(Subject):
             seconds_to_arrive=round(time.monotonic() - started, 1),
         )
 
+    def _open_lanes(self, upstream: str) -> list[Lane]:
+        return [Lane(label, Endpoint(self._base, model, _KEY)) for model, label in _MODELS.items()]
+
+    def _serve(self, name: str, config: dict[str, object]) -> str:
+        """Start a gateway; gives its address once it answers."""
+        port = free_port()
+        file = self._logs / f"{name}.json"
+        # JSON is YAML too.
+        file.write_text(json.dumps(config))
+        command = [self._program, "serve", "--config", str(file)]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
+        log = self._logs / f"{name}.log"
+        base = f"http://127.0.0.1:{port}"
+        server = Server(name, command, log=log, core=GATEWAY_CORE, env=self._state.env)
+        self._servers.append(server)
+        server.wait_until_answering(f"{base}/v1/models", _authorization(_KEY))
+        return base
+
     def _settled_counts(self, at_least: int) -> tuple[int, int]:
         """The counts of requests and errors, once they are enough and no longer change."""
         deadline = time.monotonic() + _SECONDS_FOR_USAGE
@@ -206,15 +218,67 @@ class Sluice(Subject):
         return counts
 
     def _counts(self) -> tuple[int, int]:
-        """Requests and errors of the benchmark's team since the run began."""
+        """Requests and errors of the benchmark's teams since the run began."""
         requests = errors = 0
-        day = self._first_day
-        while day <= _today():
-            usage = _get_json(f"{self._base}/v1/usage?date={day.isoformat()}")
-            requests += int(str(usage["requests"]))
-            errors += int(str(usage["errors"]))
-            day += timedelta(days=1)
+        for key in self._keys:
+            day = self._first_day
+            while day <= _today():
+                usage = _call(f"{self._base}/v1/usage?date={day.isoformat()}", key)
+                requests += int(str(usage["requests"]))
+                errors += int(str(usage["errors"]))
+                day += timedelta(days=1)
         return requests, errors
+
+
+class SluiceLimits(Sluice):
+    """The same gateway without limits, and with every limit at every level: capacity taken ahead,
+    and every request asked for."""
+
+    name = "sluice-limits"
+    lanes = 3
+    holds = False
+
+    def __init__(self, program: str, logs: Path) -> None:
+        super().__init__(program, logs)
+        self._limited: str | None = None
+
+    def _open_lanes(self, upstream: str) -> list[Lane]:
+        exact = self._serve("sluice-exact", {**_config(upstream), "admission": {"mode": "exact"}})
+        if self._limited is None:
+            self._limited = self._make_limited_key()
+            self._keys.append(self._limited)
+        return [
+            Lane(UNLIMITED, Endpoint(self._base, "bench-vllm", _KEY)),
+            Lane(LEASED, Endpoint(self._base, "bench-vllm", self._limited)),
+            Lane(EXACT, Endpoint(exact, "bench-vllm", self._limited)),
+        ]
+
+    def _make_limited_key(self) -> str:
+        """A key of a team of an organisation, each with limits that bind nobody here."""
+        admin = f"{self._base}/admin"
+        _call(f"{admin}/organisations", _ADMIN_KEY, {"name": "bench", **_LIMITS})
+        team = {"name": "limited", "organisation": "bench", **_LIMITS}
+        _call(f"{admin}/teams", _ADMIN_KEY, team)
+        made = _call(f"{admin}/teams/limited/keys", _ADMIN_KEY, {"name": "bench", **_LIMITS})
+        key = str(made["key"])
+        deadline = time.monotonic() + 10
+        while not _accepted(f"{self._base}/v1/models", key):
+            if time.monotonic() > deadline:
+                raise BenchError("the limited key is not accepted")
+            time.sleep(0.1)
+        return key
+
+
+UNLIMITED = "Sluice, no limits"
+LEASED = "Sluice, limits, leased"
+EXACT = "Sluice, limits, exact"
+
+_LIMITS = {
+    "requests_per_minute": 10_000_000,
+    "tokens_per_minute": 1_000_000_000,
+    "max_concurrent": 10_000,
+    "budgets": [{"period": "day", "limit_usd": "10000"}, {"period": "month", "limit_usd": "99999"}],
+}
 
 
 def _config(upstream: str) -> dict[str, object]:
@@ -247,14 +311,25 @@ def _today() -> date:
     return datetime.now(UTC).date()
 
 
-def _authorization() -> dict[str, str]:
-    return {"Authorization": f"Bearer {_KEY}"}
+def _authorization(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
 
 
-def _get_json(url: str) -> dict[str, object]:
-    request = urllib.request.Request(url, headers=_authorization())
+def _call(url: str, key: str, body: dict[str, object] | None = None) -> dict[str, object]:
+    """The JSON that a control-plane call answers."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {**_authorization(key), "content-type": "application/json"}
+    request = urllib.request.Request(url, data=data, headers=headers)
     with urllib.request.urlopen(request, timeout=30) as response:
         document = json.load(response)
     if not isinstance(document, dict):
         raise BenchError(f"{url} answered {document!r}")
     return document
+
+
+def _accepted(url: str, key: str) -> bool:
+    try:
+        _call(url, key)
+    except urllib.error.HTTPError:
+        return False
+    return True

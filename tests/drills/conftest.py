@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.drills.fleet import Fleet
 from tests.drills.site import Site
 from tests.servers import RunningServer
 
@@ -24,3 +26,24 @@ def site(
         stack.callback(running.close)
         running.start()
         yield running
+
+
+StartFleet = Callable[..., Fleet]
+
+
+@pytest.fixture
+def start_fleet(
+    postgres_server: Callable[[], RunningServer],
+    valkey_server: Callable[[], RunningServer],
+    tmp_path: Path,
+) -> Iterator[StartFleet]:
+    """Starts a fleet with servers of its own."""
+    with contextlib.ExitStack() as stack:
+
+        def start(gateways: int = 4, **admission: Any) -> Fleet:
+            fleet = Fleet(postgres_server(), valkey_server(), tmp_path, gateways, **admission)
+            stack.callback(fleet.close)
+            fleet.start()
+            return fleet
+
+        yield start

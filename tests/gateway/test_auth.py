@@ -13,12 +13,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from sluice.gateway.auth import KeyRing, KeySync, credential_of
+from sluice.gateway.auth import KeyRing, KeySync, TokenRing, credential_of
 from sluice.gateway.secrets import key_hash
+from sluice.gateway.tenancy.changes import Changes, KeyChange, TokenChange
+from sluice.gateway.tenancy.first_keys import FirstKeys
 from sluice.gateway.tenancy.limits import NO_LIMITS, Limits
-from sluice.gateway.tenancy.registry import KeyChange, Tenancy
 from sluice.migrations import migrate
 from tests.harness.polling import eventually_async
+from tests.harness.tenants import BY, Tenants, members
 
 NOW = 1_000_000.0
 
@@ -103,12 +105,61 @@ class TestKeyRing:
     def test_revisions_never_go_back(self) -> None:
         assert ring(change(revision=9), change("b", revision=3)).revision == 9
 
-    def test_admin_keys_open_the_admin_api_and_nothing_else(self) -> None:
-        keys = ring(change())
-        keys.admit_admins([key_hash("admin")])
-        assert keys.is_admin("admin")
-        assert not any(keys.is_admin(key) for key in (None, "", "key", "admin "))
-        assert keys.authenticate("admin") is None
+
+def token_change(token: str = "token", **more: Any) -> TokenChange:
+    values: dict[str, Any] = {
+        "revision": 1,
+        "hash": key_hash(token),
+        "token_id": UUID(int=9),
+        "name": "deploys",
+        "role": "owner",
+        "organisation_id": None,
+        "team_id": None,
+        "scopes": None,
+        "valid_until": None,
+    }
+    return TokenChange(**{**values, **more})
+
+
+def token_ring(*changes: TokenChange, environment: str | None = None) -> TokenRing:
+    own = None if environment is None else key_hash(environment)
+    tokens = TokenRing(own, clock=lambda: NOW)
+    tokens.apply(changes)
+    return tokens
+
+
+class TestTokenRing:
+    def test_a_known_token_is_its_administrator(self) -> None:
+        change = token_change(
+            role="auditor", organisation_id=UUID(int=3), scopes=["teams:read", "audit:read"]
+        )
+        administrator = token_ring(change).authenticate("token")
+        assert administrator is not None
+        assert administrator.actor == f"token:{UUID(int=9)}"
+        assert (administrator.role, administrator.name) == ("auditor", "deploys")
+        assert (administrator.organisation_id, administrator.team_id) == (str(UUID(int=3)), None)
+        assert administrator.permissions == {"teams:read", "audit:read"}
+
+    @pytest.mark.parametrize("credential", [None, "", "Token", "token ", "\xff"])
+    def test_any_other_is_nobody(self, credential: str | None) -> None:
+        assert token_ring(token_change()).authenticate(credential) is None
+
+    @pytest.mark.parametrize(("ahead", "valid"), [(0.001, True), (0, False), (-1, False)])
+    def test_a_token_ends_when_it_was_said_to(self, ahead: float, valid: bool) -> None:
+        tokens = token_ring(token_change(valid_until=moment(NOW + ahead)))
+        assert (tokens.authenticate("token") is not None) == valid
+
+    def test_the_processs_own_key_is_an_owner_of_the_installation(self) -> None:
+        administrator = token_ring(environment="mine").authenticate("mine")
+        assert administrator is not None
+        assert (administrator.actor, administrator.role) == ("environment", "owner")
+        assert (administrator.organisation_id, administrator.team_id) == (None, None)
+        assert token_ring().authenticate("mine") is None
+
+    def test_a_later_change_takes_the_place_of_an_earlier(self) -> None:
+        tokens = token_ring(token_change(), token_change(revision=4, valid_until=moment(NOW - 1)))
+        assert tokens.authenticate("token") is None
+        assert tokens.revision == 4
 
 
 @pytest.fixture
@@ -120,10 +171,10 @@ async def pool(database: str) -> AsyncIterator[asyncpg.Pool]:
 
 @asynccontextmanager
 async def syncing(
-    tenancy: Tenancy, poll_seconds: float = 0.05
+    pool: asyncpg.Pool, poll_seconds: float = 0.05, tokens: TokenRing | None = None
 ) -> AsyncIterator[tuple[KeyRing, KeySync]]:
     keys = KeyRing()
-    sync = KeySync(keys, tenancy, lambda seconds: None, poll_seconds)
+    sync = KeySync(keys, tokens or TokenRing(), Changes(pool), lambda seconds: None, poll_seconds)
     await sync.start()
     try:
         yield keys, sync
@@ -133,13 +184,13 @@ async def syncing(
 
 class TestKeySync:
     async def test_a_revoked_key_is_refused_within_a_second(self, pool: asyncpg.Pool) -> None:
-        tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team")
-        record, key = await tenancy.create_key(team.id)
-        async with syncing(tenancy, poll_seconds=0.25) as (keys, _):
+        tenants = Tenants(pool)
+        team = await tenants.team()
+        record, key = await tenants.key(team)
+        async with syncing(pool, poll_seconds=0.25) as (keys, _):
             assert keys.authenticate(key) is not None
             revoked_at = time.monotonic()
-            await tenancy.revoke_key(record.id)
+            await tenants.revoke(record.id)
 
             async def refused() -> bool:
                 return keys.authenticate(key) is None
@@ -148,11 +199,11 @@ class TestKeySync:
             assert time.monotonic() - revoked_at < 1
 
     async def test_a_revocation_ahead_waits_for_its_time(self, pool: asyncpg.Pool) -> None:
-        tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team")
-        record, old = await tenancy.create_key(team.id)
-        _, new = await tenancy.rotate_key(record.id, timedelta(hours=1))
-        async with syncing(tenancy) as (keys, _):
+        tenants = Tenants(pool)
+        team = await tenants.team()
+        record, old = await tenants.key(team)
+        new = await tenants.rotate(record.id, timedelta(hours=1))
+        async with syncing(pool) as (keys, _):
             assert keys.authenticate(new) is not None
             principal = keys.authenticate(old)
             assert principal is not None
@@ -160,21 +211,21 @@ class TestKeySync:
             assert 3500 < principal.valid_until - time.time() < 3700
 
     async def test_the_earlier_of_expiry_and_revocation_counts(self, pool: asyncpg.Pool) -> None:
-        tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team")
+        tenants = Tenants(pool)
+        team = await tenants.team()
         soon = datetime.now(UTC) + timedelta(minutes=1)
-        record, key = await tenancy.create_key(team.id, expires_at=soon)
-        await tenancy.revoke_key(record.id, timedelta(hours=1))
-        async with syncing(tenancy) as (keys, _):
+        record, key = await tenants.key(team, expires_at=soon)
+        await tenants.rotate(record.id, timedelta(hours=1))
+        async with syncing(pool) as (keys, _):
             principal = keys.authenticate(key)
             assert principal is not None
             assert principal.valid_until == pytest.approx(soon.timestamp(), abs=0.001)
 
     async def test_a_change_of_the_team_reaches_its_keys(self, pool: asyncpg.Pool) -> None:
-        tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team", Limits(default_max_tokens=5))
-        _, key = await tenancy.create_key(team.id)
-        async with syncing(tenancy) as (keys, _):
+        tenants = Tenants(pool)
+        team = await tenants.team(default_max_tokens=5)
+        _, key = await tenants.key(team)
+        async with syncing(pool) as (keys, _):
             await pool.execute("UPDATE teams SET limits = '{\"default_max_tokens\": 6}'")
 
             async def changed() -> bool:
@@ -185,18 +236,18 @@ class TestKeySync:
             await eventually_async(changed)
 
     async def test_no_change_of_concurrent_writers_is_missed(self, pool: asyncpg.Pool) -> None:
-        tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team")
+        tenants = Tenants(pool)
+        team = await tenants.team()
         made: list[str] = []
 
         async def writer() -> None:
             for _ in range(20):
-                record, key = await tenancy.create_key(team.id)
+                record, key = await tenants.key(team)
                 made.append(key)
                 if len(made) % 3 == 0:
-                    await tenancy.revoke_key(record.id)
+                    await tenants.revoke(record.id)
 
-        async with syncing(tenancy, poll_seconds=0.001) as (keys, _):
+        async with syncing(pool, poll_seconds=0.001) as (keys, _):
             await asyncio.gather(*(writer() for _ in range(6)))
             highest: int = await pool.fetchval("SELECT max(revision) FROM api_keys")
 
@@ -212,33 +263,88 @@ class TestKeySync:
     async def test_a_revision_is_invisible_until_those_before_it_are_there(
         self, pool: asyncpg.Pool
     ) -> None:
-        tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team")
+        tenants = Tenants(pool)
+        team = await tenants.team()
         async with pool.acquire() as slow:
             open_transaction = slow.transaction()
             await open_transaction.start()
             await slow.execute("UPDATE teams SET limits = '{\"default_max_tokens\": 1}'")
-            quick = asyncio.create_task(tenancy.create_key(team.id))
+            quick = asyncio.create_task(tenants.key(team))
             done, _ = await asyncio.wait([quick], timeout=0.2)
             assert not done
             await open_transaction.commit()
         await quick
-        revisions = [change.revision for change in await tenancy.changes(0)]
+        revisions = [change.revision for change in await Changes(pool).keys(0)]
         assert revisions == [await pool.fetchval("SELECT max(revision) FROM api_keys")]
 
-    async def test_admin_keys_of_the_database_are_admitted(self, pool: asyncpg.Pool) -> None:
-        tenancy = Tenancy(pool)
-        key = await tenancy.first_admin_key()
-        async with syncing(tenancy) as (keys, _):
-            assert keys.is_admin(key)
+    async def test_tokens_of_the_database_are_known_until_they_are_revoked(
+        self, pool: asyncpg.Pool
+    ) -> None:
+        tenants, tokens = Tenants(pool), TokenRing()
+        first = await FirstKeys(pool).admin_token()
+        assert await FirstKeys(pool).admin_token() is None
+        record, token = await tenants.token()
+        async with syncing(pool, tokens=tokens):
+            assert tokens.authenticate(first) is not None
+            assert tokens.authenticate(token) is not None
+            await tenants.tokens.revoke(record.id, None, BY)
+
+            async def refused() -> bool:
+                return tokens.authenticate(token) is None
+
+            await eventually_async(refused, 1)
+            assert tokens.authenticate(first) is not None
+
+    async def test_what_is_archived_takes_its_keys_and_tokens_with_it(
+        self, pool: asyncpg.Pool
+    ) -> None:
+        tenants, tokens = Tenants(pool), TokenRing()
+        team = await tenants.team()
+        _, key = await tenants.key(team)
+        _, token = await tenants.token(team.place, role="team_admin", team="team")
+        async with syncing(pool, tokens=tokens) as (keys, _):
+            assert keys.authenticate(key) is not None
+            assert tokens.authenticate(token) is not None
+            await tenants.teams.archive(team.id, None, BY)
+
+            async def refused() -> bool:
+                return keys.authenticate(key) is None and tokens.authenticate(token) is None
+
+            await eventually_async(refused, 1)
+
+    async def test_limits_of_an_organisation_reach_its_keys(self, pool: asyncpg.Pool) -> None:
+        tenants = Tenants(pool)
+        team = await tenants.team()
+        _, key = await tenants.key(team)
+        async with syncing(pool) as (keys, _):
+            changes = members(allowed_models=["a*"], time_zone="Europe/Berlin")
+            await tenants.organisations.update(team.organisation_id, changes, None, BY)
+
+            async def changed() -> bool:
+                principal = keys.authenticate(key)
+                assert principal is not None
+                scope = principal.policy.scopes[0]
+                return scope.time_zone == "Europe/Berlin" and not principal.policy.allows_model("b")
+
+            await eventually_async(changed, 1)
+
+    async def test_an_end_by_the_databases_clock_is_an_end_for_every_clock(
+        self, pool: asyncpg.Pool
+    ) -> None:
+        tenants = Tenants(pool)
+        record, key = await tenants.key(await tenants.team())
+        behind = KeyRing(clock=lambda: time.time() - 3600)
+        await tenants.revoke(record.id)
+        behind.apply(await Changes(pool).keys(0))
+        assert behind.authenticate(key) is None
 
     async def test_while_the_database_is_away_known_keys_work_and_age(
         self, pool: asyncpg.Pool
     ) -> None:
-        tenancy = Tenancy(pool)
-        team = await tenancy.create_team("team")
-        _, key = await tenancy.create_key(team.id)
-        async with syncing(tenancy, poll_seconds=0.01) as (keys, sync):
+        tenants = Tenants(pool)
+        team = await tenants.team()
+        _, key = await tenants.key(team)
+        async with syncing(pool, poll_seconds=0.01) as (keys, sync):
             await pool.execute("ALTER TABLE teams RENAME TO away")
 
             async def stale() -> bool:

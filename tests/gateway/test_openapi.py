@@ -24,6 +24,7 @@ from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin import admin_router
 from sluice.gateway.routes.completions import SERVED, completion_routes
 from sluice.gateway.routes.health import health_routes
+from sluice.gateway.routes.limits import limit_routes
 from sluice.gateway.routes.models import model_routes
 from sluice.gateway.routes.responses import response_routes
 from sluice.gateway.routes.token_counts import token_count_routes
@@ -47,6 +48,7 @@ def described_app() -> Litestar:
             *model_routes(nothing, access),
             *response_routes(nothing, access),
             *token_count_routes(nothing, access),
+            *limit_routes(nothing, access),
             *usage_routes(nothing, nothing, access),
             admin_router(nothing, access),
             *health_routes({}, frozenset(), bytes),

@@ -129,3 +129,14 @@ def test_no_json_raises(body: Any) -> None:
 def test_no_bytes_raise(data: bytes) -> None:
     read_answer(data, "m", 0)
     read_answer(b'{"data":' + data + b"}", "m", 0, "base64")
+
+
+def test_moderations_are_answers() -> None:
+    body = b'{"id":"modr-1","model":"omni","results":[{"flagged":false}]}'
+    answer = read_answer(body, "alias", 40)
+    assert isinstance(answer, Answer)
+    assert json.loads(answer.body) == {
+        "id": "modr-1",
+        "model": "alias",
+        "results": [{"flagged": False}],
+    }

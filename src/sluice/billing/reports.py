@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -89,6 +90,7 @@ _COLUMNS = (
     " error_code, input_tokens, cached_input_tokens, cache_write_tokens, output_tokens, estimated,"
     " cost_nano_usd, latency_us, ttft_us, attempts, attempt_log"
 )
+_OF_ORGANISATION = "team_id IN (SELECT id FROM teams WHERE organisation_id"
 _SUMS = (
     "requests",
     "errors",
@@ -103,30 +105,42 @@ _SUMS = (
 
 
 _OWNERS = {
-    "organisation": "team_id IN (SELECT id FROM teams WHERE organisation_id = $1)",
-    "team": "team_id = $1",
-    "key": "key_id = $1 AND team_id = (SELECT team_id FROM api_keys WHERE id = $1)",
+    "organisation": "(SELECT organisation_id FROM teams WHERE id = team_id)",
+    "team": "team_id",
+    "key": "key_id",
+}
+_THEIR_TEAMS = {
+    "organisation": "SELECT id FROM teams WHERE organisation_id = ANY($1)",
+    "team": "SELECT unnest($1::uuid[])",
+    "key": "SELECT team_id FROM api_keys WHERE id = ANY($1)",
 }
 
 
 async def spent_by_gateway(
-    pool: asyncpg.Pool, level: str, owner: str, since: datetime, until: datetime
-) -> dict[str, int]:
-    """What an organisation, a team or a key has spent, by the process that served it, nano-USD.
+    pool: asyncpg.Pool, level: str, owners: Sequence[str], since: datetime, until: datetime
+) -> dict[str, dict[str, int]]:
+    """What organisations, teams or keys have spent, by the process that served it, nano-USD.
 
     Args:
         level: `organisation`, `team` or `key`.
-        owner: its id.
+        owners: their ids.
         since, until: on quarters of an hour; the second is not included.
+
+    Returns:
+        By owner, and then by process.
     """
     rows = await pool.fetch(
-        f"SELECT gateway, sum(cost_nano_usd)::bigint AS nano FROM spend_quarters"
-        f" WHERE {_OWNERS[level]} AND quarter >= $2 AND quarter < $3 GROUP BY gateway",
-        UUID(owner),
+        f"SELECT {_OWNERS[level]}::text AS owner, gateway, sum(cost_nano_usd)::bigint AS nano"
+        f" FROM spend_quarters WHERE team_id IN ({_THEIR_TEAMS[level]})"
+        f" AND {_OWNERS[level]} = ANY($1) AND quarter >= $2 AND quarter < $3 GROUP BY 1, 2",
+        [UUID(owner) for owner in owners],
         since,
         until,
     )
-    return {row["gateway"]: row["nano"] for row in rows}
+    spent: dict[str, dict[str, int]] = {}
+    for row in rows:
+        spent.setdefault(row["owner"], {})[row["gateway"]] = row["nano"]
+    return spent
 
 
 class UsageReports:
@@ -151,12 +165,15 @@ class UsageReports:
             team_id=team_id, date=day, by_model=parts, cost_usd=usd(sums["cost_nano_usd"]), **sums
         )
 
-    async def record(self, request_id: UUID, team_id: UUID | None) -> UsageRecords:
+    async def record(
+        self, request_id: UUID, team_id: UUID | None, organisation_id: UUID | None = None
+    ) -> UsageRecords:
         """The record of one request, as a page of at most one.
 
         Args:
             request_id: the `x-request-id` of the answer.
             team_id: only if it is this team's; None for any.
+            organisation_id: only if it is one of this organisation's teams'; None for any.
         """
         try:
             around = _around(request_id)
@@ -165,10 +182,11 @@ class UsageReports:
         rows = await self._pool.fetch(
             f"SELECT {_COLUMNS} FROM usage_records"
             " WHERE request_id = $1 AND ($2::uuid IS NULL OR team_id = $2)"
-            " AND time BETWEEN $3 AND $4",
+            f" AND time BETWEEN $3 AND $4 AND ($5::uuid IS NULL OR {_OF_ORGANISATION} = $5))",
             request_id,
             team_id,
             *around,
+            organisation_id,
         )
         return UsageRecords(data=[_record(row) for row in rows], has_more=False, next=None)
 
@@ -179,6 +197,7 @@ class UsageReports:
         end: datetime,
         cursor: str | None,
         limit: int,
+        organisation_id: UUID | None = None,
     ) -> UsageRecords:
         """Records of a time range, newest first.
 
@@ -187,6 +206,7 @@ class UsageReports:
             start, end: UTC, start inclusive, end exclusive.
             cursor: `next` of the page before.
             limit: records on the page.
+            organisation_id: of this organisation's teams only; None for all.
 
         Raises:
             InvalidCursor: the cursor is none of ours.
@@ -195,13 +215,14 @@ class UsageReports:
         rows = await self._pool.fetch(
             f"SELECT {_COLUMNS} FROM usage_records"
             " WHERE ($1::uuid IS NULL OR team_id = $1) AND time >= $2 AND time < $3"
-            " AND (time, request_id) < ($4, $5)"
+            f" AND (time, request_id) < ($4, $5) AND ($7::uuid IS NULL OR {_OF_ORGANISATION} = $7))"
             " ORDER BY time DESC, request_id DESC LIMIT $6",
             team_id,
             start,
             end,
             *before,
             limit + 1,
+            organisation_id,
         )
         page, has_more = rows[:limit], len(rows) > limit
         return UsageRecords(

@@ -13,6 +13,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.intake import broken_off
 from sluice.gateway.openapi import described_api
 from sluice.wire.errors import ErrorDetail
 
@@ -28,6 +29,12 @@ _DATABASE_AWAY = (
     asyncpg.InternalClientError,  # see `DATABASE_ERRORS` of the ledger
     OSError,
 )
+
+#: Answers of the control plane are one caller's, and some hold a key that is shown once.
+_PRIVATE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+#: Litestar's word for a body that the client did not send to its end.
+_BODY_BROKE_OFF = "client disconnected prematurely"
 
 _CODES = {404: "unknown_url", 405: "method_not_allowed", 413: "request_too_large"}
 
@@ -54,13 +61,15 @@ def _render(error: GatewayError) -> Response[bytes]:
         error.body(),
         status_code=error.status,
         media_type="application/json",
-        headers={"x-request-id": str(uuid_utils.uuid7()), **error.headers},
+        headers={"x-request-id": str(uuid_utils.uuid7()), **_PRIVATE, **error.headers},
     )
 
 
 def _identify(response: Response[Any]) -> Response[Any]:
-    """Every response has an id to ask about."""
+    """Every response has an id to ask about, and is kept by nobody on the way."""
     response.headers.setdefault("x-request-id", str(uuid_utils.uuid7()))
+    for name, value in _PRIVATE.items():
+        response.headers.setdefault(name, value)
     return response
 
 
@@ -70,14 +79,26 @@ def _gateway_error(_: Request[Any, Any, State], error: GatewayError) -> Response
 
 def _http_error(request: Request[Any, Any, State], error: HTTPException) -> Response[bytes]:
     status = error.status_code
+    if error.detail == _BODY_BROKE_OFF:
+        return _render(broken_off())
     if status >= 500:
         return _internal_error(request, error)
     message = error.detail
     if status == 404:
         message = f"Unknown URL ({request.method} {request.url.path})."
-    detail = ErrorDetail(message, "invalid_request_error", None, _CODES.get(status, "invalid"))
+    detail = ErrorDetail(
+        message, "invalid_request_error", _param(error), _CODES.get(status, "invalid")
+    )
     headers = {} if error.headers is None else dict(error.headers)
     return _render(GatewayError(status, detail, headers))
+
+
+def _param(error: HTTPException) -> str | None:
+    """The parameter at fault, where the framework says which."""
+    faults = error.extra
+    if isinstance(faults, list) and faults and isinstance(faults[0], dict):
+        return faults[0].get("key")
+    return None
 
 
 def _database_away(request: Request[Any, Any, State], error: Exception) -> Response[bytes]:

@@ -18,8 +18,9 @@ import structlog
 
 from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.gateway.secrets import key_hash
+from sluice.gateway.tenancy.changes import Changes, KeyChange, TokenChange
 from sluice.gateway.tenancy.limits import NO_POLICY, Policy, Scope
-from sluice.gateway.tenancy.registry import KeyChange, Tenancy
+from sluice.gateway.tenancy.roles import Administrator
 
 POLL_SECONDS = 0.25
 
@@ -63,7 +64,6 @@ class KeyRing:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._principals: dict[bytes, Principal] = {}
-        self._admin: set[bytes] = set()
         self.revision = 0
 
     def authenticate(self, credential: str | None) -> Principal | None:
@@ -80,22 +80,21 @@ class KeyRing:
             return None
         return principal
 
-    def is_admin(self, credential: str | None) -> bool:
-        """Whether a credential opens the admin API."""
-        if credential is None:
-            return False
-        given = key_hash(credential)
-        return any(hmac.compare_digest(given, known) for known in tuple(self._admin))
-
     def apply(self, changes: Iterable[KeyChange]) -> None:
         """Take over changes."""
         for change in changes:
             self._principals[change.hash] = _principal(change)
             self.revision = max(self.revision, change.revision)
 
-    def admit_admins(self, hashes: Iterable[bytes]) -> None:
-        """Add admin keys, by hash."""
-        self._admin.update(hashes)
+    def budgeted(self) -> list[Scope]:
+        """Every level of every key that has budgets, each once."""
+        scopes = {
+            (scope.level, scope.id): scope
+            for principal in self._principals.values()
+            for scope in principal.policy.counted
+            if scope.limits.budgets
+        }
+        return list(scopes.values())
 
     def __len__(self) -> int:
         return len(self._principals)
@@ -128,19 +127,73 @@ def _principal(change: KeyChange) -> Principal:
     )
 
 
+class TokenRing:
+    """The admin tokens that are valid now, by hash."""
+
+    def __init__(
+        self, environment: bytes | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Args:
+        environment: hash of the process's own admin key, if it has one: an owner of the
+            installation, whatever the database says.
+        """
+        self._environment = environment
+        self._clock = clock
+        self._known: dict[bytes, tuple[Administrator, float | None]] = {}
+        self.revision = 0
+
+    def authenticate(self, credential: str | None) -> Administrator | None:
+        """The administrator behind a credential; None for unknown, revoked and expired tokens.
+
+        The look-up is by the hash, so that its timing tells nothing about the token.
+        """
+        if credential is None:
+            return None
+        given = key_hash(credential)
+        if self._environment is not None and hmac.compare_digest(given, self._environment):
+            return Administrator("environment", "SLUICE_ADMIN_KEY", "owner")
+        administrator, valid_until = self._known.get(given, (None, None))
+        if valid_until is not None and valid_until <= self._clock():
+            return None
+        return administrator
+
+    def apply(self, changes: Iterable[TokenChange]) -> None:
+        """Take over changes."""
+        for change in changes:
+            end = change.valid_until
+            self._known[change.hash] = (
+                _administrator(change),
+                None if end is None else end.timestamp(),
+            )
+            self.revision = max(self.revision, change.revision)
+
+
+def _administrator(change: TokenChange) -> Administrator:
+    return Administrator(
+        actor=f"token:{change.token_id}",
+        name=change.name,
+        role=change.role,
+        organisation_id=None if change.organisation_id is None else str(change.organisation_id),
+        team_id=None if change.team_id is None else str(change.team_id),
+        scopes=None if change.scopes is None else frozenset(change.scopes),
+    )
+
+
 class KeySync:
-    """Keeps a key ring fresh."""
+    """Keeps the rings of keys and of tokens fresh."""
 
     def __init__(
         self,
         ring: KeyRing,
-        tenancy: Tenancy,
+        tokens: TokenRing,
+        changes: Changes,
         observe_staleness: Callable[[float], None],
         poll_seconds: float = POLL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ring = ring
-        self._tenancy = tenancy
+        self._tokens = tokens
+        self._changes = changes
         self._observe_staleness = observe_staleness
         self._poll_seconds = poll_seconds
         self._clock = clock
@@ -149,16 +202,15 @@ class KeySync:
 
     @property
     def staleness(self) -> float:
-        """Seconds since the ring was last known to be complete."""
+        """Seconds since the rings were last known to be complete."""
         return self._clock() - self._fresh_at
 
     async def start(self) -> None:
-        """Load every key, then go on in the background.
+        """Load every key and token, then go on in the background.
 
         Raises:
             asyncpg.PostgresError, OSError: the database can't be read.
         """
-        self._ring.admit_admins(await self._tenancy.admin_hashes())
         await self._refresh()
         self._task = asyncio.create_task(self._poll(), name="key-sync")
 
@@ -170,7 +222,8 @@ class KeySync:
 
     async def _refresh(self) -> None:
         asked_at = self._clock()
-        self._ring.apply(await self._tenancy.changes(self._ring.revision))
+        self._ring.apply(await self._changes.keys(self._ring.revision))
+        self._tokens.apply(await self._changes.tokens(self._tokens.revision))
         self._fresh_at = asked_at
 
     async def _poll(self) -> None:

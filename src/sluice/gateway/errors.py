@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from sluice.gateway.quotas.admission import AdmissionRefused
+from sluice.gateway.quotas.counters import Refused
 from sluice.router.dispatch import TargetsResting, UpstreamFailure
 from sluice.router.policy import RoutingRefused
 from sluice.router.retries import DEADLINE_EXCEEDED, implied_status, retry_after
@@ -72,6 +74,18 @@ class GatewayError(Exception):
         return cls(403, ErrorDetail(message, "permission_error", param, code))
 
     @classmethod
+    def endpoint_forbidden(cls, path: str) -> GatewayError:
+        """The key may not use an operation at all."""
+        return cls.forbidden(f"This key may not use `/v1/{path}`.", code="endpoint_not_allowed")
+
+    @classmethod
+    def model_forbidden(cls, name: str) -> GatewayError:
+        """The key may not use this model."""
+        return cls.forbidden(
+            f"This key may not use the model `{name}`.", "model", "model_not_allowed"
+        )
+
+    @classmethod
     def not_found(cls, message: str, code: str = "not_found") -> GatewayError:
         """There is no such thing, or it is another tenant's."""
         return cls.invalid(message, code=code, status=404)
@@ -96,6 +110,16 @@ class GatewayError(Exception):
             "Stored responses can't be reached now.",
             "service_unavailable_error",
             code="server_is_overloaded",
+        )
+        return cls(503, detail, {"retry-after": "1"})
+
+    @classmethod
+    def counters_away(cls) -> GatewayError:
+        """The counters of quotas and budgets can't be asked, and the caller has limits."""
+        detail = ErrorDetail(
+            "Limits can't be checked now, try again.",
+            "service_unavailable_error",
+            code="limits_unavailable",
         )
         return cls(503, detail, {"retry-after": "1"})
 
@@ -211,3 +235,53 @@ def from_resting(resting: TargetsResting) -> GatewayError:
         status, kind, code = 503, "service_unavailable_error", "server_is_overloaded"
         text = "Every deployment of the model is resting after failures."
     return GatewayError(status, ErrorDetail(text, kind, None, code), _wait_seconds(resting.seconds))
+
+
+def from_limits(error: AdmissionRefused) -> GatewayError:
+    """What the caller hears of its own limit: which one, of which level, and when to come back."""
+    refused, need = error.refused, error.need
+    scope, limits = refused.account.scope, refused.account.scope.limits
+    whose = f"{scope.level} `{scope.name or scope.id}`"
+    match refused.dimension:
+        case "budget":
+            return _over_budget(refused, whose)
+        case "concurrency":
+            seconds = min(max(refused.account.pace.hold_seconds, 0.1), PATIENCE_SECONDS)
+            return _over_limit(
+                f"The {whose} may have {limits.max_concurrent} requests in progress.",
+                "concurrency_limit_exceeded",
+                seconds,
+            )
+        case "tokens":
+            text = (
+                f"The {whose} may use {limits.tokens_per_minute} tokens a minute; this request"
+                f" may take {need.tokens}."
+            )
+            return _over_limit(text, "rate_limit_exceeded", refused.seconds)
+        case _:
+            text = f"The {whose} may make {limits.requests_per_minute} requests a minute."
+            return _over_limit(text, "rate_limit_exceeded", refused.seconds)
+
+
+def _over_limit(text: str, code: str, seconds: float | None) -> GatewayError:
+    detail = ErrorDetail(text, "rate_limit_error", None, code)
+    if seconds is None:  # it would not fit into an untouched minute
+        return GatewayError(429, detail, {"x-should-retry": "false"})
+    wait = _wait_seconds(seconds)
+    return GatewayError(429, detail, {**wait, "retry-after-ms": str(math.ceil(seconds * 1000))})
+
+
+def _over_budget(refused: Refused, whose: str) -> GatewayError:
+    pot = refused.pot
+    text = f"The {whose} has no budget left for this request."
+    headers = {"x-should-retry": "false"}
+    if pot is not None:
+        text = (
+            f"The {whose} has {pot.budget.limit_usd} USD a {pot.budget.period}, and less is left"
+            f" than this request may cost. The {pot.budget.period} ends"
+            f" {pot.span.ends_at:%Y-%m-%d %H:%M} UTC."
+        )
+        seconds = (pot.span.ends_at - datetime.now(UTC)).total_seconds()
+        headers["retry-after"] = str(max(1, math.ceil(seconds)))
+    detail = ErrorDetail(text, "insufficient_quota", None, "insufficient_quota")
+    return GatewayError(429, detail, headers)

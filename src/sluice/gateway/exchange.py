@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from sluice import __version__
 from sluice.backends.base import Endpoint
 from sluice.gateway.auth import Principal
 from sluice.gateway.lifeline import Lifeline
+from sluice.gateway.quotas.admission import Reservation
 from sluice.router.catalog import Deployment, Model, Tier
 from sluice.router.dispatch import StreamStart
 from sluice.wire.codec import StreamCodec
@@ -53,7 +54,10 @@ class Exchange:
         attempt_log: each call's deployment and how it went.
         start: a stream that has begun; its upstream response is let go in the end.
         stream: the stream's codec, which knows what was used so far.
-        charged: its usage event has been handed over.
+        charged: its usage event has been handed over, or is somebody else's to hand over.
+        confirm: is awaited before it is charged, where it may have become somebody else's.
+        reservation: what it was let in with, where the caller has limits.
+        limit_headers: what is left of the caller's limits.
     """
 
     def __init__(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,6 +85,9 @@ class Exchange:
         self.last_token_at: float | None = None
         self.response_started = False
         self.charged = False
+        self.confirm: Callable[[], Awaitable[None]] | None = None
+        self.reservation: Reservation | None = None
+        self.limit_headers: Sequence[tuple[bytes, bytes]] = ()
         self.outcome: Outcome = "internal_error"
         self.error_code: str | None = None
         self.usage = Usage()
@@ -120,6 +127,8 @@ class Exchange:
             (b"openai-processing-ms", b"%d" % elapsed),
             (b"openai-version", b"2020-10-01"),
             (b"server", SERVER),
+            (b"x-content-type-options", b"nosniff"),
+            *self.limit_headers,
             *more,
         ]
         if self.endpoint is Endpoint.MESSAGES:

@@ -17,15 +17,16 @@ from sluice.wire.messages_request import check_version, read_messages_request
 from sluice.wire.request import Request, check_chat, check_completion, read_request
 from sluice.wire.responses_request import read_responses_request
 
-#: How long a client may take to send its body, in seconds.
-BODY_SECONDS = 60.0
+#: The server stops waiting for a body on a thread of its own, a moment after we have. An answer
+#: that overtook it would leave the connection open for as long as the client likes, in seconds.
+LET_GO_SECONDS = 0.05
 
 #: Headers that belong to an Anthropic client's body, and travel with it.
 _TRAVELLING = (b"anthropic-version", b"anthropic-beta")
 
 
 class ClientLeft(Exception):
-    """The client went away while it was still sending."""
+    """The client went away while it was still sending, or what it sent is no HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,20 @@ class Received:
     """A request as it was read.
 
     Attributes:
+        body: its JSON text.
         encoding: for embeddings, the encoding that the client wants.
         headers: that travel with the body to an upstream of the client's own format.
     """
 
     request: Request
     tier: Tier
+    body: bytes
     encoding: Encoding | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-async def receive_body(exchange: Exchange, limit: int) -> bytes:
-    """The request's body, of at most `limit` bytes.
+async def receive_body(exchange: Exchange, limit: int, seconds: float) -> bytes:
+    """The request's body, of at most `limit` bytes, for which the client has so many seconds.
 
     Raises:
         GatewayError: too large, or encoded in a way that is not understood.
@@ -57,16 +60,23 @@ async def receive_body(exchange: Exchange, limit: int) -> bytes:
     length = exchange.header(b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
         raise _too_large(limit)
-    exchange.lifeline.total_at = exchange.started + BODY_SECONDS
+    exchange.lifeline.total_at = exchange.started + seconds
     body = await _all_parts(exchange, limit)
     exchange.lifeline.total_at = None
     return body
 
 
 def too_slow() -> GatewayError:
-    """The body did not come within `BODY_SECONDS`: the lifeline has cut the request."""
+    """The body did not come in time: the lifeline has cut the request."""
     return GatewayError.invalid(
         "The request body did not arrive in time.", code="timeout", status=408
+    )
+
+
+def broken_off() -> GatewayError:
+    """What a client hears that is still there after `ClientLeft`."""
+    return GatewayError.invalid(
+        "The request body broke off, or its transfer coding is malformed.", code="invalid_body"
     )
 
 
@@ -92,7 +102,7 @@ def read_body(exchange: Exchange, principal: Principal, body: bytes) -> Received
     except InvalidRequest as error:
         raise GatewayError.of_request(error) from None
     _check_team(exchange, principal, request)
-    return Received(request, _tier(exchange, request), encoding, headers)
+    return Received(request, _tier(exchange, request), body, encoding, headers)
 
 
 def _read_chat(body: bytes) -> Request:

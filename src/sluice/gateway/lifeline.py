@@ -27,6 +27,7 @@ class Cut(Enum):
     """Why a request was interrupted."""
 
     CLIENT_GONE = "client_gone"
+    CLIENT_STALLED = "client_stalled"
     BETWEEN_TOKENS = "between_tokens"
     TOTAL = "total"
     SHUTDOWN = "shutdown"
@@ -40,6 +41,7 @@ class Lifeline:
         total_at: when the whole request must be over, on the monotonic clock; None: no limit.
         next_piece_by: when the stream must have moved on; None: no limit.
         silent_since: since when the client has heard nothing of a stream; None: not streaming.
+        unread_since: since when a part of a stream waits to be taken by the client; None: none is.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class Lifeline:
         "next_piece_by",
         "silent_since",
         "total_at",
+        "unread_since",
     )
 
     def __init__(self, heartbeat: Callable[[], None]) -> None:
@@ -67,6 +70,7 @@ class Lifeline:
         self.total_at: float | None = None
         self.next_piece_by: float | None = None
         self.silent_since: float | None = None
+        self.unread_since: float | None = None
 
     def watch_client(self, receive: Receive) -> None:
         """Interrupt when the client leaves, from a moment on. The body must have been received.
@@ -106,7 +110,9 @@ class Lifeline:
             self._watch.cancel()
             self._watch = None
 
-    def sweep(self, now: float, heartbeat_seconds: float) -> None:
+    def sweep(
+        self, now: float, heartbeat_seconds: float, stalled_seconds: float = math.inf
+    ) -> None:
         """Check the deadlines."""
         if self.cut_by is not None:
             return
@@ -114,6 +120,8 @@ class Lifeline:
             self.cut(Cut.TOTAL)
         elif self.next_piece_by is not None and now > self.next_piece_by:
             self.cut(Cut.BETWEEN_TOKENS)
+        elif self.unread_since is not None and now - self.unread_since > stalled_seconds:
+            self.cut(Cut.CLIENT_STALLED)
         elif self.silent_since is not None and now - self.silent_since > heartbeat_seconds:
             self.silent_since = now
             self._heartbeat()
@@ -137,9 +145,11 @@ class Lifelines:
         heartbeat_seconds: float,
         observe_lag: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
+        stalled_seconds: float = math.inf,
     ) -> None:
         self._heartbeat_seconds = heartbeat_seconds
         self._observe_lag = observe_lag
+        self._stalled_seconds = stalled_seconds
         self._clock = clock
         self._active: set[Lifeline] = set()
         self._task: asyncio.Task[None] | None = None
@@ -178,4 +188,4 @@ class Lifelines:
             self._observe_lag(max(0.0, now - due))
             due = now + SWEEP_SECONDS
             for line in tuple(self._active):
-                line.sweep(now, self._heartbeat_seconds)
+                line.sweep(now, self._heartbeat_seconds, self._stalled_seconds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import msgspec
+
 from sluice.billing.events import UsageEvent
 from sluice.billing.prices import Price
 from sluice.gateway.exchange import Admitted, Exchange
@@ -57,6 +59,22 @@ class Meter:
             attempt_log=", ".join(exchange.attempt_log),
             estimated=usage.estimated,
             gateway=self._gateway,
+        )
+
+    def lost(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:
+        """The event of an exchange under way, should its gateway be lost now."""
+        usage = self.partial(exchange, admitted.request)
+        price = self._prices.get(exchange.model_used or admitted.model.name, Price())
+        return msgspec.structs.replace(
+            self.event(exchange, admitted),
+            status="error",
+            error_code="gateway_lost",
+            input_tokens=usage.input_tokens,
+            cached_input_tokens=usage.cached_input_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            output_tokens=usage.output_tokens,
+            cost_nano_usd=price.cost(usage),
+            estimated=usage.estimated,
         )
 
     def learn(self, exchange: Exchange, usage: Usage) -> None:

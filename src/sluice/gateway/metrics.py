@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from sluice.gateway.exchange import Admitted, Exchange
+from sluice.gateway.quotas.accounts import Account, Pot
 from sluice.router.breakers import State
 
 TTFT_BUCKETS = (
@@ -112,6 +113,18 @@ class Metrics:
         self.attempts = self._counter(
             "gw_upstream_attempts", "Upstream calls.", ("provider", "endpoint", "reason")
         )
+        self.limit_refusals = self._counter(
+            "gw_limit_refusals", "Requests that a caller's limit refused.", ("level", "limit")
+        )
+        self.budget_alerts = self._counter(
+            "gw_budget_alerts", "Budgets whose alert was crossed.", ("level", "period")
+        )
+        self.idempotent = self._counter(
+            "gw_idempotent_requests", "Requests with an Idempotency-Key.", ("result",)
+        )
+        self.lost_generations = self._counter(
+            "gw_idempotent_generations_lost", "Generations whose gateway was found lost.", ()
+        )
         self.usage_events = self._counter(
             "gw_usage_events", "Usage events made durable, by path.", ("path",)
         )
@@ -145,6 +158,12 @@ class Metrics:
         )
         self.duration = self._histogram(
             "gen_ai_server_request_duration_seconds", "Whole requests.", DURATION_BUCKETS
+        )
+        self.admission = Histogram(
+            "gw_admission_seconds",
+            "Asking Redis whether requests may be let in, by group.",
+            buckets=COMMIT_BUCKETS,
+            registry=self.registry,
         )
         self.commit = Histogram(
             "gw_usage_commit_seconds",
@@ -199,6 +218,29 @@ class Metrics:
     def waiting_entries(self, count: int) -> None:
         """See `RecorderObserver`."""
         self.waiting.set(count)
+
+    def keyed(self, result: str) -> None:
+        """What a request with an Idempotency-Key came to."""
+        self.idempotent.labels(result).inc()
+
+    def told(self, requests: int, seconds: float) -> None:
+        """See `CountersObserver`."""
+        if requests:
+            self.admission.observe(seconds)
+
+    def alert(self, account: Account, pot: Pot) -> None:
+        """See `CountersObserver`."""
+        scope = account.scope
+        self.budget_alerts.labels(scope.level, pot.budget.period).inc()
+        _log.warning(
+            "budget alert",
+            level=scope.level,
+            id=scope.id,
+            name=scope.name,
+            period=pot.budget.period,
+            alert_usd=str(pot.budget.alert_usd),
+            spent_nano_usd=pot.total_spent,
+        )
 
     def render(self) -> bytes:
         """The exposition text."""

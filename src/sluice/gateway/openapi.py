@@ -8,16 +8,23 @@ Of a data-plane body the members are described that Sluice reads; every other pa
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import OpenAPI
 
 from sluice import __version__
 from sluice.backends.base import Endpoint
 from sluice.gateway.openapi_schemas import SCHEMAS
-from sluice.gateway.routes.admin import NewKey, NewTeam, Rotation
+from sluice.gateway.routes.admin.keys import Rotation
+from sluice.gateway.routes.admin.teams import NewTeam
+from sluice.gateway.tenancy.audit import Entry
+from sluice.gateway.tenancy.keys import Key, KeyMembers
+from sluice.gateway.tenancy.organisations import NewOrganisation, Organisation
+from sluice.gateway.tenancy.teams import Team, TeamMembers
+from sluice.gateway.tenancy.tokens import NewToken, Token
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -31,7 +38,7 @@ _TAGS = {
     "moderations": "OpenAI's moderations",
     "models": "What may be asked for",
     "usage": "What was used, and what it cost",
-    "admin": "Teams and keys, for administrators",
+    "admin": "Organisations, teams, keys, tokens and the audit log, for administrators",
     "operations": "Health and metrics",
 }
 
@@ -41,9 +48,11 @@ _REASONS = {
     403: "The key is valid, and this is not its to do",
     404: "There is no such thing, or it is another tenant's",
     408: "The body came too slowly",
-    409: "It conflicts with what is there",
+    409: "It conflicts with what is there, or with a request that has its `Idempotency-Key`",
+    412: "It was changed since the `ETag` that `If-Match` gave",
     413: "The body is too large",
     415: "The body is compressed",
+    422: "The `Idempotency-Key` was used for a request with another body",
     429: "The upstream's limit, with its `retry-after`",
     500: "A fault of the gateway's; also when a charge could not be made durable",
     502: "The upstream failed, answered nonsense, or refused the gateway's credential",
@@ -52,7 +61,10 @@ _REASONS = {
     529: "The upstream is overloaded, or the gateway drains",
 }
 
-_DATA_ERRORS: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+_DATA_ERRORS: tuple[int, ...] = (
+    *(400, 401, 403, 404, 408, 409, 413, 415, 422, 429),
+    *(500, 502, 503, 504),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +121,41 @@ class _Handled:
         body: the schema of the body that the handler reads.
         optional: the body may be empty.
         answer: the schema of the answer, where the handler's type says too little.
+        tagged: the answer has an `ETag`.
+        condition: the conditional header that is honoured.
     """
 
     errors: tuple[int, ...]
     body: str | None = None
     optional: bool = False
     answer: str | None = None
+    tagged: bool = False
+    condition: Literal["If-Match", "If-None-Match"] | None = None
 
 
 _ADMIN = (401, 403, 500, 503)
+
+
+def _listed(answer: str) -> _Handled:
+    return _Handled((400, 404, *_ADMIN), answer=answer)
+
+
+def _read(answer: str) -> _Handled:
+    return _Handled((404, *_ADMIN), answer=answer, tagged=True, condition="If-None-Match")
+
+
+def _made(body: str, answer: str, optional: bool = False) -> _Handled:
+    errors = (400, 404, 409, 413, *_ADMIN)
+    return _Handled(errors, body=body, optional=optional, answer=answer, tagged=True)
+
+
+def _changed(answer: str, body: str | None = None) -> _Handled:
+    errors = (400, 404, 409, 412, 413, *_ADMIN)
+    return _Handled(
+        errors, body=body, optional=True, answer=answer, tagged=True, condition="If-Match"
+    )
+
+
 _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/v1/models", "get"): _Handled((401, 500), answer="Models"),
     ("/v1/models/{name}", "get"): _Handled((401, 404, 500), answer="Model"),
@@ -131,29 +169,44 @@ _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/v1/messages/count_tokens", "post"): _Handled(
         (400, 401, 404, 413, 500), body="CountTokensRequest", answer="TokenCount"
     ),
-    ("/v1/usage", "get"): _Handled((400, 401, 404, 500, 503)),
-    ("/v1/usage/records", "get"): _Handled((400, 401, 404, 500, 503)),
-    ("/admin/teams", "get"): _Handled(_ADMIN, answer="Teams"),
-    ("/admin/teams", "post"): _Handled((400, 409, 413, *_ADMIN), body="NewTeam"),
-    ("/admin/teams/{team}", "get"): _Handled((404, *_ADMIN)),
-    ("/admin/teams/{team}/keys", "post"): _Handled(
-        (400, 404, 413, *_ADMIN), body="NewKey", optional=True, answer="ShownKey"
-    ),
-    ("/admin/keys", "get"): _Handled((404, *_ADMIN), answer="Keys"),
-    ("/admin/keys/{key_id}", "delete"): _Handled((404, *_ADMIN)),
-    ("/admin/keys/{key_id}/rotate", "post"): _Handled(
-        (400, 404, 409, 413, *_ADMIN), body="Rotation", optional=True, answer="ShownKey"
-    ),
+    ("/v1/usage", "get"): _Handled((400, 401, 403, 404, 500, 503)),
+    ("/v1/usage/records", "get"): _Handled((400, 401, 403, 404, 500, 503)),
+    ("/v1/limits", "get"): _Handled((401, 403, 500, 503), answer="KeyLimits"),
+    ("/admin/organisations", "get"): _listed("Organisations"),
+    ("/admin/organisations", "post"): _made("NewOrganisation", "Organisation"),
+    ("/admin/organisations/{organisation}", "get"): _read("Organisation"),
+    ("/admin/organisations/{organisation}", "patch"): _changed("Organisation", "OrganisationPatch"),
+    ("/admin/organisations/{organisation}", "delete"): _changed("Organisation"),
+    ("/admin/teams", "get"): _listed("Teams"),
+    ("/admin/teams", "post"): _made("NewTeam", "Team"),
+    ("/admin/teams/{team}", "get"): _read("Team"),
+    ("/admin/teams/{team}", "patch"): _changed("Team", "TeamPatch"),
+    ("/admin/teams/{team}", "delete"): _changed("Team"),
+    ("/admin/teams/{team}/keys", "post"): _made("NewKey", "ShownKey", optional=True),
+    ("/admin/keys", "get"): _listed("Keys"),
+    ("/admin/keys/{key_id}", "get"): _read("Key"),
+    ("/admin/keys/{key_id}", "patch"): _changed("Key", "KeyPatch"),
+    ("/admin/keys/{key_id}", "delete"): _changed("Key"),
+    ("/admin/keys/{key_id}/rotate", "post"): _made("Rotation", "ShownKey", optional=True),
+    ("/admin/tokens", "get"): _listed("Tokens"),
+    ("/admin/tokens", "post"): _made("NewToken", "ShownToken"),
+    ("/admin/tokens/{token_id}", "get"): _read("Token"),
+    ("/admin/tokens/{token_id}", "delete"): _changed("Token"),
+    ("/admin/audit", "get"): _listed("Changes"),
     ("/health/live", "get"): _Handled(()),
     ("/health/ready", "get"): _Handled((), answer="Readiness"),
 }
 
 _REQUEST_ID = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
+_TAG = {"etag": {"description": "Of the record's revision", "schema": {"type": "string"}}}
+_KEY = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}
 _HEADERS = {
-    "x-request-id": "The key of the request's usage record",
+    "x-request-id": "The key of the request's usage record, or of its entry in the audit log",
     "x-model-used": "The model of the catalogue that answered",
     "x-attempts": "Each upstream call: its deployment, and how it went",
     "x-dropped-tools": "Types of the offered tools that the upstream can't have",
+    "x-original-request-id": "The request of the same `Idempotency-Key` that was answered",
+    "idempotency-replayed": "`true`: the answer was complete before this request came",
 }
 
 
@@ -167,8 +220,11 @@ class DescribedAPI(OpenAPIConfig):
 
 
 def described_api() -> DescribedAPI:
-    """The configuration of Sluice's description."""
-    return DescribedAPI(title="Sluice", version=__version__, path="/openapi")
+    """The configuration of Sluice's description: the document, and none of the pages that show it,
+    which run other sites' scripts as if they were ours."""
+    return DescribedAPI(
+        title="Sluice", version=__version__, path="/openapi", render_plugins=[JsonRenderPlugin()]
+    )
 
 
 class _Document(OpenAPI):
@@ -196,8 +252,7 @@ def _complete(document: dict[str, Any]) -> None:
     for path in ("/health/live", "/health/ready", "/metrics"):
         paths[path]["get"]["security"] = []
     components = document.setdefault("components", {})
-    _, bodies = msgspec.json.schema_components([NewTeam, NewKey, Rotation], ref_template=REFERENCE)
-    components.setdefault("schemas", {}).update(bodies, **SCHEMAS)
+    components.setdefault("schemas", {}).update(_administration(), **SCHEMAS)
     components["headers"] = {
         name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()
     }
@@ -207,6 +262,27 @@ def _complete(document: dict[str, Any]) -> None:
     }
     document["security"] = [{"bearer": []}, {"x-api-key": []}]
     document["tags"] = [{"name": name, "description": text} for name, text in _TAGS.items()]
+
+
+def _administration() -> dict[str, Any]:
+    """The schemas of what administrators read and write."""
+    taken = (NewOrganisation, TeamMembers, NewTeam, KeyMembers, NewToken, Rotation)
+    shown = (Organisation, Team, Key, Token, Entry)
+    _, described = msgspec.json.schema_components([*taken, *shown], ref_template=REFERENCE)
+    schemas: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described))
+    schemas["OrganisationPatch"] = _patch_of(schemas["NewOrganisation"])
+    schemas["TeamPatch"] = _patch_of(schemas.pop("TeamMembers"))
+    schemas["NewKey"] = schemas.pop("KeyMembers")
+    schemas["KeyPatch"] = _patch_of(schemas["NewKey"])
+    return schemas
+
+
+def _patch_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch (RFC 7396): each member may be absent, or null to remove it."""
+    members = {
+        name: {"anyOf": [member, {"type": "null"}]} for name, member in schema["properties"].items()
+    }
+    return {**schema, "properties": members, "required": []}
 
 
 def _data_operation(described: _Operation) -> dict[str, Any]:
@@ -223,6 +299,7 @@ def _data_operation(described: _Operation) -> dict[str, Any]:
     parameters = [
         _header("x-tier", {"enum": ["interactive", "batch"]}, "As the member of this name"),
         _header("x-team-id", {"type": "string"}, "As the member of this name"),
+        _header("idempotency-key", _KEY, "All requests with one key get one answer"),
     ]
     if anthropic:
         parameters += [
@@ -255,7 +332,14 @@ def _fill_in(operation: dict[str, Any], path: str, handled: _Handled) -> None:
     responses = operation["responses"]
     responses.pop("400", None)  # Litestar's own form, which is not what callers get
     success = next(iter(responses.values()))
-    success["headers"] = _REQUEST_ID
+    success["headers"] = _REQUEST_ID | (_TAG if handled.tagged else {})
+    if handled.condition is not None:
+        text = "The `ETag` of the record as it was read"
+        operation.setdefault("parameters", []).append(
+            _header(handled.condition, {"type": "string"}, text)
+        )
+    if handled.condition == "If-None-Match":
+        responses["304"] = {"description": "It is as it was", "headers": _REQUEST_ID | _TAG}
     if handled.answer is not None:
         success["content"] = _content(handled.answer)
     anthropic = path.startswith("/v1/messages")

@@ -223,8 +223,56 @@ _ANSWERS: dict[str, Schema] = {
         first_id=_maybe("string"),
         last_id=_maybe("string"),
     ),
-    "Teams": _object("data", data=_list(_ref("Team"))),
-    "Keys": _object("data", data=_list(_ref("Key"))),
+    **{
+        name: _object(
+            "data has_more next",
+            data=_list(_ref(of)),
+            has_more={"type": "boolean"},
+            next=_maybe("string", description="The cursor of the following page"),
+        )
+        for name, of in {
+            "Organisations": "Organisation",
+            "Teams": "Team",
+            "Keys": "Key",
+            "Tokens": "Token",
+            "Changes": "Entry",
+        }.items()
+    },
+    "ShownToken": {
+        "allOf": [_ref("Token"), _object("token", token=_TEXT)],
+        "description": "A new token's record with the token itself, shown this once",
+    },
+    "KeyLimits": _object(
+        "organisation team key effective",
+        organisation=_ref("LevelLimits"),
+        team=_ref("LevelLimits"),
+        key=_ref("LevelLimits"),
+        effective=_object(
+            "budgets allowed_models allowed_endpoints priority isolate_prefix_cache",
+            requests_per_minute=_ref("Binding"),
+            tokens_per_minute=_ref("Binding"),
+            max_concurrent=_ref("Binding"),
+            budgets=_list(_object("level period", level=_TEXT, period=_TEXT)),
+            allowed_models=_list(_TEXT),
+            allowed_endpoints=_list(_TEXT),
+            default_max_tokens=_maybe("integer"),
+            max_output_tokens=_maybe("integer"),
+            priority=_TEXT,
+            isolate_prefix_cache={"type": "boolean"},
+        ),
+    ),
+    "LevelLimits": _object(
+        "id name budgets",
+        id=_TEXT,
+        name=_TEXT,
+        budgets=_list(_ref("Budget")),
+        state={**_OBJECT, "description": "What remains, and what was spent"},
+    ),
+    "Binding": {
+        **_object("limit level", limit=_COUNT, level=_TEXT),
+        "type": ["object", "null"],
+        "description": "The tightest limit, and the level that sets it",
+    },
     "ShownKey": {
         "allOf": [_ref("Key"), _object("key", key=_TEXT)],
         "description": "A new key's record with the key itself, shown this once",

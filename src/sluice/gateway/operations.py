@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import asyncpg
@@ -23,11 +22,13 @@ from sluice.backends.simulator_app import SimulatorApp
 from sluice.billing.ledger import Ledger, LedgerConsumer
 from sluice.gateway.config_file import load_config
 from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
+from sluice.gateway.listener import create_server
 from sluice.gateway.logs import configure_logs
-from sluice.gateway.server import check_port, create_server, serve_gateway
+from sluice.gateway.server import check_port, serve_gateway
 from sluice.gateway.settings import Config, ConfigError, Environment
 from sluice.gateway.supervisor import Part, Supervisor
-from sluice.gateway.tenancy.registry import Tenancy
+from sluice.gateway.tenancy.changes import Changes
+from sluice.gateway.tenancy.first_keys import FirstKeys
 from sluice.gateway.wiring import (
     FIRST_TEAM_MAX_TOKENS,
     connect_database,
@@ -143,17 +144,17 @@ async def up(config_path: Path | None, host: str, port: int, data_dir: Path, wor
 
 
 async def _first_keys(database_url: str, given: Environment) -> dict[str, str]:
-    """See that there are a first team's key and an admin key; those made now, by name."""
+    """See that there are a first team's key and an admin token; those made now, by name."""
     pool = await connect_database(database_url)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(pool.close)
-        tenancy = Tenancy(pool)
+        first = FirstKeys(pool)
         made: dict[str, str] = {}
-        team_key = await tenancy.first_team_key(given.bootstrap_key, FIRST_TEAM_MAX_TOKENS)
+        team_key = await first.team_key(given.bootstrap_key, FIRST_TEAM_MAX_TOKENS)
         if team_key is not None:
             made["team"] = team_key
-        if given.admin_key is None and (admin_key := await tenancy.first_admin_key()) is not None:
-            made["admin"] = admin_key
+        if given.admin_key is None and (token := await first.admin_token()) is not None:
+            made["admin"] = token
         return made
 
 
@@ -241,51 +242,12 @@ def _explained() -> Iterator[None]:
 
 async def _bootstrap(pool: asyncpg.Pool, environment: Environment) -> None:
     """See that there is a schema, and that the first team's key is known, where one is given."""
-    tenancy = Tenancy(pool)
     try:
-        await tenancy.admin_hashes()
+        await Changes(pool).tokens(0)
         if environment.bootstrap_key is not None:
-            await tenancy.first_team_key(environment.bootstrap_key, FIRST_TEAM_MAX_TOKENS)
+            await FirstKeys(pool).team_key(environment.bootstrap_key, FIRST_TEAM_MAX_TOKENS)
     except asyncpg.UndefinedTableError:
         raise CommandError("the database has no schema yet: run `sluice migrate`") from None
-
-
-async def admin(
-    method: str,
-    path: str,
-    body: Mapping[str, Any] | None = None,
-    query: Mapping[str, str | None] | None = None,
-) -> str:
-    """Call the admin API of the gateway at SLUICE_URL; give its answer, indented.
-
-    Raises:
-        CommandError: it can't be reached, or it refused.
-    """
-    access = Environment.read().admin_access()
-    params = {name: value for name, value in (query or {}).items() if value is not None}
-    given = {name: value for name, value in (body or {}).items() if value is not None}
-    headers = {"authorization": f"Bearer {access.key}"}
-    try:
-        async with (
-            aiohttp.ClientSession(headers=headers) as session,
-            session.request(
-                method, access.url + path, params=params, data=msgspec.json.encode(given)
-            ) as response,
-        ):
-            text = await response.read()
-            status = response.status
-    except (aiohttp.ClientError, OSError) as error:
-        raise CommandError(f"can't reach {access.url}: {error}") from None
-    if status >= 400:
-        raise CommandError(_message(text) or f"the gateway answered with status {status}")
-    return msgspec.json.format(text).decode()
-
-
-def _message(text: bytes) -> str | None:
-    try:
-        return str(msgspec.json.decode(text)["error"]["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return None
 
 
 def _needed(value: str | None, name: str) -> str:

@@ -8,19 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
+import msgspec
 import structlog
 
 from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
 from sluice.billing.recorder import Recorder, UsageNotDurable
 from sluice.gateway.auth import KeyRing, Principal, credential_of
 from sluice.gateway.conversations import Conversations
-from sluice.gateway.errors import GatewayError, from_resting, from_upstream
-from sluice.gateway.exchange import Admitted, Exchange, Outcome, Receive, Scope, Send
-from sluice.gateway.intake import ClientLeft, Received, read_body, receive_body, too_slow
+from sluice.gateway.errors import GatewayError, from_limits, from_resting, from_upstream
+from sluice.gateway.exchange import Admitted, Exchange, Outcome
+from sluice.gateway.idempotency.key import key_of
+from sluice.gateway.idempotency.keyed import KeyedAnswers
+from sluice.gateway.intake import (
+    LET_GO_SECONDS,
+    ClientLeft,
+    Received,
+    broken_off,
+    read_body,
+    receive_body,
+    too_slow,
+)
 from sluice.gateway.lifeline import Cut, Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import UNKNOWN, Metrics
+from sluice.gateway.prefix_salts import PrefixSalts
+from sluice.gateway.quotas.accounts import Account
+from sluice.gateway.quotas.admission import Admission, AdmissionAway, AdmissionRefused
+from sluice.gateway.quotas.headers import anthropic_headers, openai_headers
+from sluice.gateway.quotas.needs import Needs
 from sluice.gateway.relay import (
     Ending,
     ErrorEnding,
@@ -64,7 +82,12 @@ class Pipeline:
         lifelines: Lifelines,
         metrics: Metrics,
         conversations: Conversations,
+        keyed: KeyedAnswers,
+        needs: Needs,
+        admission: Admission,
+        salts: PrefixSalts,
         max_body_bytes: int,
+        body_seconds: float,
     ) -> None:
         self._keys = keys
         self._router = router
@@ -74,14 +97,16 @@ class Pipeline:
         self._lifelines = lifelines
         self._metrics = metrics
         self._conversations = conversations
+        self._keyed = keyed
+        self._needs = needs
+        self._admission = admission
+        self._salts = salts
         self._max_body_bytes = max_body_bytes
+        self._body_seconds = body_seconds
         self.draining = False
 
-    async def __call__(
-        self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         """Serve one request, whatever happens."""
-        exchange = Exchange(endpoint, scope, receive, send)
         self._lifelines.add(exchange.lifeline)
         try:
             await self._serve(exchange)
@@ -89,6 +114,7 @@ class Pipeline:
             await self._refuse(exchange, error)
         except ClientLeft:
             self._count(exchange, "cancelled")
+            await ErrorEnding(broken_off()).send(exchange)  # it may be there, and have erred
         except asyncio.CancelledError:
             if not exchange.lifeline.caught():
                 raise
@@ -102,10 +128,14 @@ class Pipeline:
     async def _serve(self, exchange: Exchange) -> None:
         principal = self._authenticate(exchange)
         received = await self._receive(exchange, principal)
+        key = key_of(exchange.headers)
+        if key is not None and await self._keyed.answer(exchange, principal, received, key, self):
+            return
         route = self._route(exchange, principal, received)
         request = _bounded(exchange.endpoint, received.request, route.model, principal.policy)
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
         call = await self._call(exchange, principal, request, received)
+        await self._admit(exchange, principal.policy, route, call, received.body)
         ending = await self._answer(exchange, exchange.admitted, route, call)
         ending = await self._settle(exchange, ending, call)
         await ending.send(exchange)
@@ -123,14 +153,11 @@ class Pipeline:
             raise GatewayError.unauthenticated()
         exchange.team_id = principal.team_id
         if not principal.policy.allows_endpoint(exchange.endpoint):
-            raise GatewayError.forbidden(
-                f"This key may not use `/v1/{exchange.endpoint.value}`.",
-                code="endpoint_not_allowed",
-            )
+            raise GatewayError.endpoint_forbidden(exchange.endpoint.value)
         return principal
 
     async def _receive(self, exchange: Exchange, principal: Principal) -> Received:
-        body = await receive_body(exchange, self._max_body_bytes)
+        body = await receive_body(exchange, self._max_body_bytes, self._body_seconds)
         exchange.lifeline.watch_client(exchange.receive)
         return read_body(exchange, principal, body)
 
@@ -149,7 +176,16 @@ class Pipeline:
             encoding=received.encoding,
             headers=received.headers,
             conversation=conversation,
+            cache_salt=self._salt(principal, request),
         )
+
+    def _salt(self, principal: Principal, request: Request) -> str | None:
+        try:
+            return self._salts.salt(
+                principal.team_id, principal.policy.isolate_prefix_cache, request
+            )
+        except InvalidRequest as error:
+            raise GatewayError.of_request(error) from None
 
     def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
         name, policy = received.request.model, principal.policy
@@ -158,14 +194,33 @@ class Pipeline:
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
         if not policy.allows_model(name):
-            raise GatewayError.forbidden(
-                f"This key may not use the model `{name}`.", "model", "model_not_allowed"
-            )
+            raise GatewayError.model_forbidden(name)
         route = route.only(policy.allows_model)
         exchange.model_used = route.model.name
         total = max(deployment.timeouts.total for deployment in route.model.deployments)
         exchange.lifeline.total_at = exchange.started + total
         return route
+
+    async def _admit(
+        self, exchange: Exchange, policy: Policy, route: Route, call: Call, body: bytes
+    ) -> None:
+        """Against every limit of the caller's, in one decision; nothing where it has none."""
+        exchange.time_us = self._admission.now_us()
+        if not policy.counted:
+            return
+        need = self._needs.of(exchange.endpoint, call.request, body, route.models(), _history(call))
+        try:
+            exchange.reservation = await self._admission.admit(policy, need)
+        except AdmissionRefused as error:
+            self._metrics.limit_refusals.labels(
+                error.refused.account.scope.level, error.refused.dimension
+            ).inc()
+            exchange.limit_headers = _limit_headers(exchange, self._admission.standing(policy))
+            exchange.outcome = "limited"
+            raise from_limits(error) from None
+        except AdmissionAway:
+            raise GatewayError.counters_away() from None
+        exchange.limit_headers = _limit_headers(exchange, exchange.reservation.accounts)
 
     async def _answer(
         self,
@@ -214,6 +269,9 @@ class Pipeline:
             case Cut.CLIENT_GONE:
                 exchange.ended("cancelled", usage, "client_closed_request")
                 return NoEnding()
+            case Cut.CLIENT_STALLED:
+                exchange.ended("cancelled", usage, "client_stalled")
+                return NoEnding()
             case Cut.SHUTDOWN:
                 exchange.ended("internal_error", usage, "shutting_down")
                 return ErrorEnding(GatewayError.draining())
@@ -233,14 +291,18 @@ class Pipeline:
         what was generated.
         """
         exchange.lifeline.release()
+        if exchange.confirm is not None:
+            await exchange.confirm()
         durable = self._charge(exchange)
         if durable is None:  # no upstream was called
+            self._release(exchange)
             self._count(exchange, exchange.outcome)
             return ending
         try:
             await asyncio.shield(durable)
         except UsageNotDurable:
             _log.critical("usage not durable", request_id=exchange.id)
+            exchange.ended("internal_error", exchange.usage, "internal_error")
             return ErrorEnding(GatewayError.internal())
         if (response := ending_response(exchange, ending)) is not None:
             await self._conversations.remember(exchange.team_id, call, response)
@@ -252,10 +314,23 @@ class Pipeline:
         if admitted is None or not exchange.attempts or exchange.charged:
             return None
         exchange.charged = True
-        durable = self._recorder.submit(self._meter.event(exchange, admitted))
+        event = self._meter.event(exchange, admitted)
+        # not after the event: see `quotas.budgets`
+        self._admission.charge(admitted.principal.policy, event.time_us, event.cost_nano_usd)
+        if exchange.reservation is not None:
+            tokens = event.input_tokens + event.output_tokens
+            self._admission.settle(exchange.reservation, tokens, event.cost_nano_usd)
+            if event.status == "ok" and not event.estimated:
+                self._needs.learn(event.model, exchange.reservation.need, event.input_tokens)
+        durable = self._recorder.submit(event)
         self._metrics.observe(exchange, admitted)  # while the event is on its way
         _log_request(exchange, admitted)
         return durable
+
+    def _release(self, exchange: Exchange) -> None:
+        """What an exchange was let in with is free again, unless it was charged."""
+        if exchange.reservation is not None:
+            self._admission.settle(exchange.reservation, 0, 0)
 
     async def _finish(self, exchange: Exchange) -> None:
         """Whatever happened: an upstream that was called is charged, and let go."""
@@ -265,6 +340,7 @@ class Pipeline:
             usage = self._meter.partial(exchange, exchange.admitted.request)
             exchange.ended("internal_error", usage, "internal_error")
             self._charge(exchange)
+        self._release(exchange)
         if exchange.outcome == "ok" and exchange.start is not None:
             await _let_close(exchange.start.response)
         else:
@@ -273,15 +349,17 @@ class Pipeline:
     async def _cut_early(self, exchange: Exchange) -> None:
         """Interrupted before it could go upstream."""
         match exchange.lifeline.cut_by:
-            case Cut.CLIENT_GONE:
+            case Cut.CLIENT_GONE | Cut.CLIENT_STALLED:
                 self._count(exchange, "cancelled")
             case Cut.SHUTDOWN:
                 await self._refuse(exchange, GatewayError.draining())
             case _:
+                await asyncio.sleep(LET_GO_SECONDS)
                 await self._refuse(exchange, too_slow())
 
     async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
-        self._count(exchange, "client_error" if error.status < 500 else "internal_error")
+        outcome: Outcome = "client_error" if error.status < 500 else "internal_error"
+        self._count(exchange, "limited" if exchange.outcome == "limited" else outcome)
         _log.info(
             "request refused",
             request_id=exchange.id,
@@ -366,6 +444,19 @@ def _bounded(endpoint: Endpoint, request: Request, model: Model, policy: Policy)
             "invalid_value",
         )
     return request
+
+
+def _limit_headers(exchange: Exchange, accounts: Sequence[Account]) -> list[tuple[bytes, bytes]]:
+    if exchange.endpoint is Endpoint.MESSAGES:
+        return anthropic_headers(accounts, datetime.now(UTC))
+    return openai_headers(accounts)
+
+
+def _history(call: Call) -> int:
+    """Bytes of the conversation that a call continues."""
+    if call.conversation is None or not call.conversation.history:
+        return 0
+    return len(msgspec.json.encode(call.conversation.history))
 
 
 def _blame(status: int) -> Outcome:

@@ -111,10 +111,12 @@ async def relay_stream(exchange: Exchange, start: StreamStart) -> Ending:
     stream, response, line = start.stream, start.response, exchange.lifeline
     between_tokens = start.deployment.timeouts.between_tokens
     exchange.first_token_at = time.monotonic()
+    line.unread_since = exchange.first_token_at
     await exchange.start_response(200, EVENT_STREAM, _STREAM_HEADERS)
     await exchange.send_part(start.head)
     while not (stream.done or stream.failure is not None):
         now = line.silent_since = time.monotonic()
+        line.unread_since = None
         exchange.last_token_at = now
         line.next_piece_by = now + between_tokens
         try:
@@ -122,9 +124,11 @@ async def relay_stream(exchange: Exchange, start: StreamStart) -> Ending:
         except BackendError as error:
             stream.failure = ErrorDetail(str(error), code=error.code)
             break
-        line.silent_since = None
+        # While the client does not take what there is, the upstream is not the one that is late.
+        line.silent_since = line.next_piece_by = None
+        line.unread_since = time.monotonic()
         await exchange.send_part(stream.feed(piece) if piece else stream.end())
-    line.next_piece_by = line.silent_since = None
+    line.next_piece_by = line.silent_since = line.unread_since = None
     usage = stream.usage(start.prompt_characters)
     if stream.failure is not None:
         failure = start.clean(stream.failure)

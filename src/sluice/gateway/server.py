@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import os
 import signal
 import socket
 import time
-import warnings
-from typing import Any
 
 import structlog
-from granian.constants import Interfaces
-from granian.http import HTTP1Settings
-from granian.server.embed import Server
 
+from sluice.gateway.body_clock import BodyClock
+from sluice.gateway.header_guard import HeaderGuard
 from sluice.gateway.lifeline import Cut
+from sluice.gateway.listener import create_server
 from sluice.gateway.wiring import Gateway
-
-BACKLOG = 4096
 
 #: A gateway that is told to stop answers for at least this long, in seconds: connections that were
 #: accepted or reused at that moment get their 503 and not a reset.
@@ -29,6 +24,9 @@ LINGER_SECONDS = 0.25
 
 #: After the drain deadline requests are cut; they have this long to settle, in seconds.
 SETTLE_SECONDS = 5.0
+
+#: What is settled may still be on its way to clients; connections have this long, in seconds.
+CLOSE_SECONDS = 2.0
 
 _log = structlog.get_logger("sluice")
 
@@ -66,7 +64,15 @@ async def serve_gateway(gateway: Gateway, host: str, port: int, drain_seconds: f
     stop = _StopSignals()
     await gateway.start()
     _tune_collector()
-    server = create_server(gateway.app, host, port)
+    server = create_server(
+        HeaderGuard(
+            BodyClock(gateway.app, gateway.connections.body_seconds),
+            gateway.connections.max_header_bytes,
+        ),
+        host,
+        port,
+        gateway.connections,
+    )
     serving = asyncio.create_task(server.serve())
     _log.info("gateway listening", host=host, port=port, pid=os.getpid())
     await stop.wait(serving)
@@ -78,26 +84,9 @@ async def serve_gateway(gateway: Gateway, host: str, port: int, drain_seconds: f
     await _until_idle(gateway, stop, SETTLE_SECONDS, hurry=False)
     await gateway.stop()
     server.stop()
-    with contextlib.suppress(asyncio.CancelledError):
-        await serving
+    # The server waits for its connections, and so for clients that don't read: not for long.
+    await asyncio.wait({serving}, timeout=CLOSE_SECONDS)
     _log.info("gateway stopped")
-
-
-def create_server(app: Any, host: str, port: int) -> Server:
-    """A granian server inside this event loop, so that the loop's signals and order are ours."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return Server(
-            app,
-            address=host,
-            port=port,
-            interface=Interfaces.ASGINL,
-            websockets=False,
-            backlog=BACKLOG,
-            backpressure=100_000,
-            log_enabled=False,
-            http1_settings=HTTP1Settings(header_read_timeout=30_000),
-        )
 
 
 def _tune_collector() -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -16,7 +17,12 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sluice.billing.prices import Price, nano_usd
+from sluice.gateway.egress import EgressPolicy
 from sluice.gateway.key_files import read_keys
+from sluice.gateway.oidc.login import Client
+from sluice.gateway.oidc.people import Grant
+from sluice.gateway.oidc.token_file import TokenFileError, saved_token, token_path
+from sluice.gateway.tenancy.roles import Role
 from sluice.router.catalog import Capability, Tier
 
 MIN_SECRET_CHARACTERS = 32
@@ -228,7 +234,118 @@ class ServerSettings(_Strict):
     max_body_bytes: int = Field(32 * 1024 * 1024, gt=0)
     drain_seconds: float = Field(30.0, ge=0)
     heartbeat_seconds: float = Field(15.0, gt=0)
+    max_header_bytes: int = Field(64 * 1024, ge=8192)
+    header_seconds: float = Field(30.0, gt=0)
+    body_seconds: float = Field(60.0, gt=0)
+    stalled_reader_seconds: float = Field(30.0, gt=0)
     responses_retention_days: float = Field(30.0, gt=0)
+
+
+class AdmissionSettings(_Strict):
+    """How limits are kept."""
+
+    mode: Literal["leased", "exact"] = "leased"
+    redis_away: Literal["closed", "open"] = "closed"
+    lease_seconds: float = Field(10.0, ge=2, le=300)
+
+
+class IdempotencySettings(_Strict):
+    """How requests with an `Idempotency-Key` are answered."""
+
+    retention_seconds: float = Field(86_400.0, gt=0)
+    max_bytes: int = Field(8 * 1024 * 1024, gt=0, le=256 * 1024 * 1024)
+    grace_seconds: float = Field(30.0, ge=0)
+    lease_seconds: float = Field(5.0, ge=1, le=60)
+    redis_away: Literal["closed", "open"] = "closed"
+
+
+class EgressSettings(_Strict):
+    """What the server itself may fetch, of URLs that others name; see `EgressPolicy`."""
+
+    allow_hosts: list[str] = Field(default=[])
+    allow_networks: list[IPv4Network | IPv6Network] = Field(default=[])
+    only_hosts: list[str] = Field(default=[])
+    ports: list[int] = Field(default=[80, 443], min_length=1)
+    plain_http: bool = True
+    timeout_seconds: float = Field(10.0, gt=0, le=300)
+    max_response_bytes: int = Field(1024 * 1024, gt=0)
+
+    def policy(self) -> EgressPolicy:
+        """The same as a policy."""
+        return EgressPolicy(
+            allow_hosts=tuple(self.allow_hosts),
+            allow_networks=tuple(self.allow_networks),
+            only_hosts=tuple(self.only_hosts),
+            ports=frozenset(self.ports),
+            plain_http=self.plain_http,
+            max_bytes=self.max_response_bytes,
+            seconds=self.timeout_seconds,
+        )
+
+
+class GrantSettings(_Strict):
+    """A role for everybody whose claim has a value; see `Grant`."""
+
+    claim: str = Field("groups", min_length=1)
+    value: str = Field(min_length=1)
+    role: Role
+    organisation: str | None = None
+    team: str | None = None
+
+    @model_validator(mode="after")
+    def _confined(self) -> Self:
+        if self.role == "team_admin" and self.team is None:
+            raise ValueError("a team_admin needs a `team`")
+        return self
+
+
+class OIDCSettings(_Strict):
+    """Sign-in of people with an OpenID Connect provider."""
+
+    issuer: str
+    client_id: str = Field(min_length=1)
+    client_secret: str | None = None
+    cli_client_id: str | None = None
+    scopes: list[str] = Field(default=["openid", "profile", "email"])
+    audiences: list[str] = Field(default=[])
+    public_url: str
+    session_hours: float = Field(8.0, gt=0, le=24 * 30)
+    roles: list[GrantSettings] = Field(min_length=1)
+
+    _urls = field_validator("public_url")(lambda value: _http_url(value).rstrip("/"))
+
+    @field_validator("issuer")
+    @classmethod
+    def _issuer(cls, value: str) -> str:
+        parts = urlsplit(_http_url(value))
+        if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+            raise ValueError("must be an https:// URL, unless it is on this machine")
+        return value
+
+    @field_validator("scopes")
+    @classmethod
+    def _openid(cls, value: list[str]) -> list[str]:
+        if "openid" not in value:
+            raise ValueError("must have `openid` among them")
+        return value
+
+    def client(self) -> Client:
+        """What we are to the provider."""
+        return Client(
+            id=self.client_id,
+            secret=self.client_secret or None,
+            cli_id=self.cli_client_id,
+            scopes=tuple(self.scopes),
+            audiences=tuple(self.audiences),
+            public_url=self.public_url,
+        )
+
+    def grants(self) -> list[Grant]:
+        """What its people are here."""
+        return [
+            Grant(each.claim, each.value, each.role, each.organisation, each.team)
+            for each in self.roles
+        ]
 
 
 class Config(_Strict):
@@ -238,6 +355,10 @@ class Config(_Strict):
     models: list[ModelSettings] = Field(min_length=1)
     server: ServerSettings = ServerSettings()
     dispatch: DispatchSettings = DispatchSettings()
+    egress: EgressSettings = EgressSettings()
+    oidc: OIDCSettings | None = None
+    admission: AdmissionSettings = AdmissionSettings()
+    idempotency: IdempotencySettings = IdempotencySettings()
 
     def credentials(self) -> dict[str, list[str]]:
         """The keys of each provider that has any."""
@@ -258,7 +379,8 @@ class Config(_Strict):
 
     def secrets(self) -> list[str]:
         """Credentials that must appear in no output."""
-        return [key for keys in self.credentials().values() for key in keys]
+        own = [self.oidc.client_secret] if self.oidc and self.oidc.client_secret else []
+        return [key for keys in self.credentials().values() for key in keys] + own
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,32 +397,40 @@ class Environment:
 
     Attributes:
         database_url, redis_url: the servers of `sluice serve` and `sluice billing`.
-        admin_key: bearer of the admin API; None: only admin keys in the database.
+        admin_key: bearer of the admin API; None: only admin tokens and people who signed in.
         bootstrap_key: the first team's key, verbatim; None: none is made.
+        salt_secret: of the salts that keep teams' cached prefixes apart; None: the database's.
         spool: directory for usage events while Redis is away.
         url: the gateway that the administrative commands talk to.
         is_worker: this process shares its port with siblings under one supervisor.
         metrics_dir: where siblings' metrics are added up; None for a process on its own.
+        token_file: where the token of who has signed in is.
     """
 
     database_url: str | None
     redis_url: str | None
     admin_key: str | None
     bootstrap_key: str | None
+    salt_secret: str | None
     spool: Path
     url: str
     is_worker: bool
     metrics_dir: Path | None
+    token_file: Path
 
     def admin_access(self) -> AdminAccess:
-        """How to call the admin API.
+        """How to call the admin API: with the admin key, or else as who has signed in.
 
         Raises:
-            ConfigError: there is no admin key.
+            ConfigError: there is neither.
         """
-        if self.admin_key is None:
-            raise ConfigError("SLUICE_ADMIN_KEY is not set")
-        return AdminAccess(self.url, self.admin_key)
+        try:
+            key = self.admin_key or saved_token(self.token_file, self.url)
+        except TokenFileError as error:
+            raise ConfigError(str(error)) from None
+        if key is None:
+            raise ConfigError("SLUICE_ADMIN_KEY is not set; or sign in: `sluice login`")
+        return AdminAccess(self.url, key)
 
     @classmethod
     def read(cls, env: Mapping[str, str] | None = None) -> Environment:
@@ -310,7 +440,7 @@ class Environment:
             ConfigError: a key is too short to be a secret.
         """
         values = os.environ if env is None else env
-        for name in ("SLUICE_ADMIN_KEY", "SLUICE_BOOTSTRAP_KEY"):
+        for name in ("SLUICE_ADMIN_KEY", "SLUICE_BOOTSTRAP_KEY", "SLUICE_SALT_SECRET"):
             key = values.get(name)
             if key is not None and len(key) < MIN_SECRET_CHARACTERS:
                 raise ConfigError(f"{name} must have at least {MIN_SECRET_CHARACTERS} characters")
@@ -321,10 +451,12 @@ class Environment:
             redis_url=values.get("SLUICE_REDIS_URL") or None,
             admin_key=values.get("SLUICE_ADMIN_KEY"),
             bootstrap_key=values.get("SLUICE_BOOTSTRAP_KEY"),
+            salt_secret=values.get("SLUICE_SALT_SECRET"),
             spool=Path(values.get("SLUICE_SPOOL_DIR") or "sluice-spool"),
             url=(values.get("SLUICE_URL") or "http://127.0.0.1:8080").rstrip("/"),
             is_worker=values.get("SLUICE_WORKER") == "1",
             metrics_dir=_path(values.get("PROMETHEUS_MULTIPROC_DIR")),
+            token_file=token_path(values),
         )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import asyncpg
 import structlog
@@ -26,18 +27,33 @@ from sluice.billing.recorder import Recorder, RecorderConfig
 from sluice.billing.redis_link import RedisLink
 from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
-from sluice.gateway.auth import KeyRing, KeySync
+from sluice.gateway.auth import KeyRing, KeySync, TokenRing
 from sluice.gateway.conversations import Conversations
+from sluice.gateway.idempotency.generation import Terms
+from sluice.gateway.idempotency.keyed import IdempotencyConfig, KeyedAnswers
+from sluice.gateway.idempotency.sweeper import Sweeper
+from sluice.gateway.idempotency.tapes import Tapes
 from sluice.gateway.key_files import KeyFiles
 from sluice.gateway.lifeline import Lifelines
+from sluice.gateway.listener import ConnectionLimits
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import Metrics
+from sluice.gateway.oidc.assembly import SignIn, sign_in
 from sluice.gateway.pipeline import Pipeline
+from sluice.gateway.prefix_salts import PrefixSalts
+from sluice.gateway.quotas.admission import Admission
+from sluice.gateway.quotas.budgets import Budgets
+from sluice.gateway.quotas.counters import Counters
+from sluice.gateway.quotas.local_limits import LocalLimits
+from sluice.gateway.quotas.needs import Needs, TokenEstimates
+from sluice.gateway.quotas.presence import Presence
+from sluice.gateway.quotas.standing import Standing
 from sluice.gateway.responses import ResponseStore
-from sluice.gateway.routes.access import Access
+from sluice.gateway.routes.access import Access, by_token
 from sluice.gateway.routes.admin import admin_router
 from sluice.gateway.routes.completions import completion_routes
 from sluice.gateway.routes.health import Check, health_routes
+from sluice.gateway.routes.limits import limit_routes
 from sluice.gateway.routes.models import model_routes
 from sluice.gateway.routes.responses import response_routes
 from sluice.gateway.routes.token_counts import TokenCounter, token_count_routes
@@ -53,7 +69,9 @@ from sluice.gateway.settings import (
     Provider,
     VLLMProvider,
 )
-from sluice.gateway.tenancy.registry import Tenancy
+from sluice.gateway.tenancy.changes import Changes
+from sluice.gateway.tenancy.limits import Scope
+from sluice.gateway.tenancy.teams import Teams
 from sluice.router.breakers import BreakerConfig, Breakers
 from sluice.router.catalog import Catalog, Deployment, Model, Timeouts
 from sluice.router.credentials import Credentials
@@ -163,6 +181,22 @@ def create_dispatcher(
     return Dispatcher(backends, credentials, breakers, redact, config.dispatch.attempts)
 
 
+def create_sign_in(config: Config, environment: Environment, pool: asyncpg.Pool) -> SignIn | None:
+    """People's sign-in, where it is configured."""
+    given = config.oidc
+    if given is None or environment.redis_url is None:
+        return None
+    return sign_in(
+        client=given.client(),
+        issuer=given.issuer,
+        grants=given.grants(),
+        session_seconds=int(given.session_hours * 3600),
+        egress=config.egress.policy(),
+        pool=pool,
+        redis=connect_redis(environment.redis_url),
+    )
+
+
 def create_router(config: Config, catalog: Catalog) -> Router:
     """The router with the fallbacks of the configuration."""
     fallbacks = {
@@ -208,26 +242,38 @@ class Gateway:
     pipeline: Pipeline
     lifelines: Lifelines
     recorder: Recorder
+    quotas: Quotas
+    idempotency: Idempotency
     keys: KeySync
     key_files: KeyFiles
     backends: Mapping[str, Backend]
     pool: asyncpg.Pool
+    connections: ConnectionLimits
+    salts: PrefixSalts
+    people: SignIn | None
 
     async def start(self) -> None:
         """Load the keys and begin the background work."""
         await self.keys.start()
+        await self.salts.start()
         await self.key_files.start()
         await self.recorder.start()
+        await self.quotas.start()
+        await self.idempotency.start()
         await self.lifelines.start()
 
     async def stop(self) -> None:
         """Commit what is pending, then let go of everything."""
         await self.lifelines.stop()
+        await self.idempotency.stop()
+        await self.quotas.stop()
         await self.recorder.stop()
         await self.keys.stop()
         await self.key_files.stop()
         for backend in self.backends.values():
             await backend.close()
+        if self.people is not None:
+            await self.people.close()
         self.pool.terminate()
 
 
@@ -238,38 +284,52 @@ def create_gateway(
     disable_created_metrics()
     gateway_id = str(uuid_utils.uuid7())
     metrics = Metrics(environment.metrics_dir)
-    tenancy = Tenancy(pool)
     ring = KeyRing()
-    if environment.admin_key is not None:
-        ring.admit_admins({key_hash(environment.admin_key)})
-    sync = KeySync(ring, tenancy, metrics.staleness.set)
+    tokens = TokenRing(None if environment.admin_key is None else key_hash(environment.admin_key))
+    sync = KeySync(ring, tokens, Changes(pool), metrics.staleness.set)
     store = ResponseStore(link, int(config.server.responses_retention_days * 86_400))
     recorder = Recorder(link, RecorderConfig(environment.spool), metrics)
-    lifelines = Lifelines(config.server.heartbeat_seconds, metrics.loop_lag.set)
+    lifelines = Lifelines(
+        config.server.heartbeat_seconds,
+        metrics.loop_lag.set,
+        stalled_seconds=config.server.stalled_reader_seconds,
+    )
     catalog = create_catalog(config)
+    prices = {m.name: m.price.price() for m in config.models if m.price is not None}
+    quotas = create_quotas(config, gateway_id, pool, link, ring, metrics)
+    meter = Meter(prices, gateway_id)
+    idempotency = create_idempotency(config, link, recorder, meter, metrics)
     backends = create_backends(config)
     credentials = create_credentials(config)
+    salts = PrefixSalts(pool, environment.salt_secret)
     pipeline = Pipeline(
         keys=ring,
         router=create_router(config, catalog),
         dispatcher=create_dispatcher(config, backends, credentials, metrics),
-        meter=Meter(
-            {m.name: m.price.price() for m in config.models if m.price is not None}, gateway_id
-        ),
+        meter=meter,
         recorder=recorder,
         lifelines=lifelines,
         metrics=metrics,
         conversations=Conversations(store),
+        keyed=idempotency.keyed,
+        needs=Needs(prices, TokenEstimates()),
+        admission=quotas.admission,
+        salts=salts,
         max_body_bytes=config.server.max_body_bytes,
+        body_seconds=config.server.body_seconds,
     )
-    access = Access(ring)
+    people = create_sign_in(config, environment, pool)
+    persons = [] if people is None else [people.authentication.administrator]
+    access = Access(ring, [by_token(tokens), *persons])
     routes = [
+        *(people.routes if people is not None else ()),
         *completion_routes(pipeline),
         *model_routes(catalog, access),
         *response_routes(store, access),
-        *token_count_routes(TokenCounter(catalog, backends, credentials), access),
-        *usage_routes(UsageReports(pool), tenancy, access),
-        admin_router(tenancy, access),
+        *token_count_routes(TokenCounter(catalog, backends, credentials, quotas.admission), access),
+        *limit_routes(catalog, access, quotas.standing.of),
+        *usage_routes(UsageReports(pool), Teams(pool), access),
+        admin_router(pool, access),
         *health_routes(_checks(pipeline, pool, recorder), frozenset({"gateway"}), metrics.render),
     ]
     return Gateway(
@@ -277,11 +337,114 @@ def create_gateway(
         pipeline,
         lifelines,
         recorder,
+        quotas,
+        idempotency,
         sync,
         KeyFiles(config.key_files(), credentials),
         backends,
         pool,
+        ConnectionLimits(
+            config.server.max_header_bytes,
+            config.server.header_seconds,
+            config.server.body_seconds,
+            config.server.stalled_reader_seconds,
+        ),
+        salts,
+        people,
     )
+
+
+@dataclass(slots=True)
+class Quotas:
+    """What keeps limits, and what starts and stops with it."""
+
+    admission: Admission
+    presence: Presence
+    budgets: Budgets
+    standing: Standing
+
+    async def start(self) -> None:
+        """Join the other processes. Redis must be connected, if it is there."""
+        await self.presence.start()
+        await self.budgets.start()
+        await self.admission.start()
+
+    async def stop(self) -> None:
+        """Tell where things stand, and leave."""
+        await self.budgets.stop()
+        await self.admission.stop()
+        await self.presence.stop()
+
+
+def create_quotas(
+    config: Config,
+    gateway_id: str,
+    pool: asyncpg.Pool,
+    link: RedisLink,
+    ring: KeyRing,
+    metrics: Metrics,
+) -> Quotas:
+    """What keeps limits."""
+    given = config.admission
+    counters = Counters(link, gateway_id, metrics, leases=given.mode == "leased")
+
+    def tell(scope: Scope) -> None:
+        admission.tell(scope)
+
+    def now() -> datetime:
+        return datetime.fromtimestamp(counters.now_ms() / 1000, UTC)
+
+    budgets = Budgets(link, pool, ring, tell, now)
+
+    def told_nothing() -> None:
+        budgets.forget()
+        admission.retell()
+
+    presence = Presence(
+        link,
+        gateway_id,
+        heard_time=counters.set_time,
+        unknown_here=told_nothing,
+        lease_seconds=given.lease_seconds,
+    )
+    local = LocalLimits(lambda: presence.processes)
+    admission = Admission(counters, budgets.seed, local, given.redis_away)
+    return Quotas(admission, presence, budgets, Standing(admission, counters))
+
+
+@dataclass(slots=True)
+class Idempotency:
+    """What answers requests with a key, and what starts and stops with it."""
+
+    keyed: KeyedAnswers
+    sweeper: Sweeper
+
+    async def start(self) -> None:
+        """Begin to look for lost generations."""
+        await self.sweeper.start()
+
+    async def stop(self) -> None:
+        """Let generations end; those of other processes are theirs."""
+        await self.sweeper.stop()
+        await self.keyed.stop()
+
+
+def create_idempotency(
+    config: Config, link: RedisLink, recorder: Recorder, meter: Meter, metrics: Metrics
+) -> Idempotency:
+    """What answers requests with a key."""
+    given = config.idempotency
+    tapes = Tapes(link, given.lease_seconds, given.retention_seconds)
+    terms = Terms(
+        given.grace_seconds,
+        given.lease_seconds,
+        given.max_bytes,
+        stall_seconds=config.server.stalled_reader_seconds / 2,
+    )
+    settings = IdempotencyConfig(terms, given.redis_away)
+    lease = given.lease_seconds
+    sweeper = Sweeper(tapes, recorder, metrics.lost_generations.inc, lease / 5, lease)
+    return Idempotency(KeyedAnswers(tapes, meter, settings, metrics.keyed), sweeper)
 
 
 def _checks(pipeline: Pipeline, pool: asyncpg.Pool, recorder: Recorder) -> dict[str, Check]:

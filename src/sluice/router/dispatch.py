@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -201,8 +201,13 @@ class Dispatcher:
         raise _outcome(step, failure, refused)
 
     def clean(self, detail: ErrorDetail) -> ErrorDetail:
-        """An upstream's error without the credentials that its text may hold."""
-        return replace(detail, message=self._redact(detail.message))
+        """An upstream's error without the credentials that any of its texts may hold."""
+        return ErrorDetail(
+            message=self._redact(detail.message),
+            type=self._redact(detail.type),
+            param=detail.param and self._redact(detail.param),
+            code=detail.code and self._redact(detail.code),
+        )
 
     async def _take(
         self, step: Step, call: Call, observer: AttemptObserver, remaining: Callable[[], float]

@@ -68,6 +68,8 @@ class Call:
         encoding: for embeddings, the encoding that the client wants.
         headers: of the client's, those that travel with its body to upstreams of its own format.
         conversation: for Responses.
+        cache_salt: with which a vLLM upstream keeps the prompt's cached prefixes apart; None: they
+            may be shared.
     """
 
     endpoint: Endpoint
@@ -77,6 +79,7 @@ class Call:
     encoding: Encoding | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     conversation: Conversation | None = None
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,8 @@ def _chat(call: Call, request: Request, deployment: Deployment, dialect: Dialect
         endpoint = Endpoint.CHAT
     if endpoint is Endpoint.CHAT:
         request = without_in_messages(request, dialect.foreign)
+    if dialect.vllm and call.cache_salt is not None:
+        request = request.with_member("cache_salt", call.cache_salt)
     limit = {Endpoint.CHAT: dialect.token_limit, Endpoint.COMPLETIONS: "max_tokens"}
     return Translation(
         endpoint=endpoint,

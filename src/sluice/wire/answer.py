@@ -29,6 +29,10 @@ class Answer:
     usage: Usage
 
 
+#: What chat and completions, embeddings, and moderations answer with.
+_ANSWERS = ("choices", "data", "results")
+
+
 def read_answer(
     body: bytes, model: str, prompt_characters: int, encoding: Encoding | None = None
 ) -> Answer | ErrorDetail:
@@ -48,7 +52,7 @@ def read_answer(
         members = decode_object(body)
         if "error" in members and bytes(members["error"]) != b"null":
             return read_error(body) or UNREADABLE
-        if "choices" not in members and "data" not in members:
+        if not any(name in members for name in _ANSWERS):
             return UNREADABLE
         changed = _rename(members, model)
         if (b'"tool_calls"' in body or b'"reasoning"' in body) and "choices" in members:

@@ -17,13 +17,14 @@ from sluice.billing.events import UsageEvent
 from sluice.billing.ledger import Ledger
 from sluice.billing.redis_link import RedisLink
 from sluice.gateway.quotas.accounts import Account, Pot
-from sluice.gateway.quotas.admission import Admission, AdmissionRefused
+from sluice.gateway.quotas.admission import Admission, AdmissionRefused, Reservation
 from sluice.gateway.quotas.budgets import Budgets
 from sluice.gateway.quotas.counters import Counters
 from sluice.gateway.quotas.local_limits import LocalLimits
 from sluice.gateway.quotas.needs import Need
 from sluice.gateway.quotas.periods import span_of
 from sluice.gateway.quotas.presence import Presence
+from sluice.gateway.quotas.spend import Spend
 from sluice.gateway.tenancy.limits import Budget, Limits, Policy, Scope
 from sluice.migrations import migrate
 from tests.gateway.quotas.test_counters import Watcher
@@ -41,6 +42,17 @@ class Clock:
         return self.now
 
 
+class Told:
+    """Who has budgets, as a key ring tells it."""
+
+    def __init__(self, scopes: list[Scope]) -> None:
+        self.revision = 1
+        self._scopes = scopes
+
+    def budgeted(self) -> list[Scope]:
+        return self._scopes
+
+
 class Life:
     """One gateway process, with its beats by hand."""
 
@@ -48,7 +60,7 @@ class Life:
         self.id = str(uuid_utils.compat.uuid7())
         self.clock = Clock()
         self.counters = Counters(link, self.id, Watcher())
-        self.budgets = Budgets(link, pool, lambda: scopes)
+        self.budgets = Budgets(link, pool, Told(scopes), self.tell)
         self.admission = Admission(self.counters, self.budgets.seed, LocalLimits(lambda: 1))
         self.found_unknown = 0
         self.presence = Presence(
@@ -60,10 +72,18 @@ class Life:
             clock=self.clock,
         )
 
+    def tell(self, scope: Scope) -> None:
+        self.admission.tell(scope)
+
     def unknown(self) -> None:
         self.found_unknown += 1
         self.budgets.forget()
         self.admission.retell()
+
+    def settle(self, policy: Policy, reservation: Reservation) -> None:
+        """The request is over, and cost what it was expected to."""
+        self.admission.charge(policy, int(self.counters.now_ms() * 1000), COST)
+        self.admission.settle(reservation, 1, COST)
 
     async def beat(self) -> None:
         await self.presence._beat_once()
@@ -144,7 +164,7 @@ async def test_a_dead_process_gives_back_slots_and_the_ledger_says_what_it_spent
         await life.beat()
     # six were let in: two of them finished, of which one was told to the counters in time
     reservations = [await dies.admission.admit(policy, Need(1, COST)) for _ in range(6)]
-    dies.admission.settle(reservations[0], 1, COST)
+    dies.settle(policy, reservations[0])
     await dies.counters.flush()
     now_us = int(dies.counters.now_ms() * 1000)
     await Ledger(pool).store([event(scope, dies.id, now_us) for _ in range(2)])
@@ -160,7 +180,7 @@ async def test_a_dead_process_gives_back_slots_and_the_ledger_says_what_it_spent
     slots = await redis.hget(f"sluice:q:s:team:{scope.id}", "S")
     assert slots == b"0"
     # all six are counted as money until the ledger has spoken
-    pot = Account.of(scope, lives.counters.now_ms()).pots[0]
+    pot = Account.of(scope, Spend(), lives.counters.now_ms()).pots[0]
     spent, held = await redis.hmget(pot.key, "spent", "held")
     assert int(spent or 0) + int(held or 0) == 6 * COST
     doubts: set[bytes] = await redis.smembers("sluice:q:doubt")  # type: ignore[assignment]
@@ -223,7 +243,7 @@ async def test_budgets_come_back_from_the_ledger_when_redis_lost_them(
     gone = [event(scope, "an-earlier-process", now_us) for _ in range(3)]
     await Ledger(pool).store([*gone, event(scope, life.id, now_us)])
     # this process's own is known to the ledger and to itself: it counts once
-    life.admission.settle(await life.admission.admit(policy, Need(1, COST)), 1, COST)
+    life.settle(policy, await life.admission.admit(policy, Need(1, COST)))
     await life.counters.flush()
     await redis.flushdb()
     await life.beat()
@@ -237,10 +257,10 @@ async def test_periods_are_made_ready_before_they_begin(
     await link.connect()
     scope = await team(pool)
     life = Life(link, pool, [scope])
-    ends_at = Account.of(scope, life.counters.now_ms()).pots[0].span.ends_at
+    ends_at = Account.of(scope, Spend(), life.counters.now_ms()).pots[0].span.ends_at
     life.budgets._now = lambda: ends_at - timedelta(minutes=10)
     await life.budgets._look()
-    following = Pot(scope, scope.limits.budgets[0], span_of("month", "UTC", ends_at))
+    following = Pot(scope, scope.limits.budgets[0], span_of("month", "UTC", ends_at), Spend())
     assert await redis.hget(following.key, "seeded") == b"1"
 
 
@@ -254,7 +274,7 @@ async def test_a_process_that_leaves_holds_nothing(
     for life in (leaves, stays):
         await life.beat()
     for _ in range(4):
-        leaves.admission.settle(await leaves.admission.admit(policy, Need(1, COST)), 1, COST)
+        leaves.settle(policy, await leaves.admission.admit(policy, Need(1, COST)))
     await leaves.admission.stop()
     await leaves.presence.stop()
     assert await redis.zcard("sluice:q:beats") == 1

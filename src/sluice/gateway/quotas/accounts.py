@@ -13,11 +13,15 @@ from typing import Any
 
 from sluice.gateway.quotas.needs import Need
 from sluice.gateway.quotas.periods import Span, span_of
+from sluice.gateway.quotas.spend import Spend
 from sluice.gateway.tenancy.limits import Budget, Scope
 
 #: Capacity of rates that was taken ahead may be used for so long, in seconds: `admit.lua` counts a
 #: minute longer by as much.
 LEASE_SECONDS = 0.25
+
+#: A minute is counted in sub-windows of so many milliseconds, in so many of them; see `admit.lua`.
+WINDOW_MS, WINDOWS = 250, 242
 
 #: From so many requests a second on a scope is hot: capacity is taken ahead for it.
 HOT_RATE = 40.0
@@ -48,10 +52,12 @@ class Pace:
     Attributes:
         hot: it is worth taking capacity ahead.
         hold_seconds: for how long requests are in progress, on average.
+        asked_lately: somebody came since this was last set to false.
     """
 
     hot: bool = False
     hold_seconds: float = 1.0
+    asked_lately: bool = False
     _since: float = 0.0
     _requests: int = 0
     _tokens: int = 0
@@ -60,6 +66,7 @@ class Pace:
 
     def asked(self, need: Need) -> None:
         """A request came."""
+        self.asked_lately = True
         self._requests += 1
         self._tokens += need.tokens
         self._nano_usd += need.nano_usd
@@ -112,13 +119,17 @@ class Pot:
         "total_spent",
     )
 
-    def __init__(self, scope: Scope, budget: Budget, span: Span) -> None:
+    def __init__(self, scope: Scope, budget: Budget, span: Span, spend: Spend) -> None:
+        """Args:
+        spend: what this process has charged in the period already.
+        """
         start = int(span.starts_at.timestamp())
         self.key = f"sluice:q:b:{scope.level}:{scope.id}:{budget.period}:{start}"
         self.span = span
         self.start_ms = start * 1000
         self.end_ms = int(span.ends_at.timestamp() * 1000)
-        self.spent = self.held = self.ahead = 0
+        self.spent = spend.within(scope.id, self.start_ms, self.end_ms)
+        self.held = self.ahead = 0
         self.total_spent = self.total_held = self.told = 0
         self.limited_by(budget)
 
@@ -137,6 +148,7 @@ class Account:
     Attributes:
         key: in Redis.
         scope: with its present limits.
+        spend: what this process has charged to anybody.
         rpm, tpm, most: requests and tokens a minute, concurrent requests; or `NONE`.
         pots: of the present periods.
         old_pots: of past ones that requests in progress still belong to.
@@ -155,6 +167,7 @@ class Account:
 
     key: str
     scope: Scope
+    spend: Spend
     rpm: int = NONE
     tpm: int = NONE
     most: int = NONE
@@ -176,9 +189,9 @@ class Account:
     pace: Pace = field(default_factory=Pace)
 
     @classmethod
-    def of(cls, scope: Scope, now_ms: float) -> Account:
-        """A scope's account, empty."""
-        account = cls(f"sluice:q:s:{scope.level}:{scope.id}", scope)
+    def of(cls, scope: Scope, spend: Spend, now_ms: float) -> Account:
+        """A scope's account, with nothing in progress."""
+        account = cls(f"sluice:q:s:{scope.level}:{scope.id}", scope, spend)
         account._adopt(scope, now_ms)
         return account
 
@@ -233,6 +246,14 @@ class Account:
         for pot in self.pots:
             pot.held += need.nano_usd
 
+    def begin_untold(self, need: Need, window: int) -> None:
+        """The same while the sums can't be asked: they hear of it when they are there again, as
+        far as it still counts then."""
+        self.begin(need)
+        if window not in self.shifts:
+            self.shifts = {at: both for at, both in self.shifts.items() if at > window - WINDOWS}
+        self.shift(window, 1, need.tokens)
+
     def end(self, need: Need, pots: Iterable[Pot], window: int, tokens: int, nano_usd: int) -> None:
         """A request is over, and used so much.
 
@@ -249,9 +270,14 @@ class Account:
             self.shift(window, 0, tokens - need.tokens)
         for pot in pots:
             pot.held -= need.nano_usd
-            pot.spent += nano_usd
             if self.leasing and pot.limit >= 0:
                 pot.ahead = max(0, pot.ahead + need.nano_usd - nano_usd)
+
+    def charge(self, time_ms: int, nano_usd: int) -> None:
+        """A request that came at a time, milliseconds since the epoch, was charged."""
+        for pot in self.all_pots:
+            if pot.start_ms <= time_ms < pot.end_ms:
+                pot.spent += nano_usd
 
     def shift(self, window: int, requests: int, tokens: int) -> None:
         """Requests and tokens to add to a sub-window when positions are told next."""
@@ -310,14 +336,19 @@ class Account:
         slots = self.slots + self.ahead_slots
         return [self.key, self.rpm, self.tpm, self.most, slots, shifts, ahead, budgets]
 
-    def heard(self, told: list[Any], pots: list[Pot], now: float) -> list[Pot]:
+    def heard(self, told: list[Any], pots: list[Pot], asked_at: float) -> list[Pot]:
         """The sums of all processes, as the script gives them; the budgets whose alert was
-        crossed just now."""
+        crossed just now.
+
+        Args:
+            asked_at: when they were asked for, on the monotonic clock: a late reply does not make
+                what was taken ahead last longer.
+        """
         requests, tokens, self.in_progress, more, more_tokens, slots, self.window, budgets = told
         self.ahead_slots += slots
         if more or more_tokens:
             self.ahead_requests, self.ahead_tokens = more, more_tokens
-            self.ahead_window, self.ahead_until = self.window, now + LEASE_SECONDS
+            self.ahead_window, self.ahead_until = self.window, asked_at + LEASE_SECONDS
         self.remaining_requests = max(0, self.rpm - requests + self.ahead_requests)
         self.remaining_tokens = max(0, self.tpm - tokens + self.ahead_tokens)
         crossed = []
@@ -368,7 +399,7 @@ class Account:
         at = datetime.fromtimestamp(now_ms / 1000, UTC)
         for budget in limits.budgets:
             span = span_of(budget.period, scope.time_zone, at)
-            made = Pot(scope, budget, span)
+            made = Pot(scope, budget, span, self.spend)
             pot = next((pot for pot in self.all_pots if pot.key == made.key), made)
             pot.limited_by(budget)
             kept.append(pot)

@@ -10,10 +10,11 @@ from typing import Literal
 
 import structlog
 
-from sluice.gateway.quotas.accounts import Account, Pot
-from sluice.gateway.quotas.counters import Counters, CountersAway, Refused
+from sluice.gateway.quotas.accounts import WINDOW_MS, Account, Pot
+from sluice.gateway.quotas.counters import Counters, CountersAway, Refused, Windows
 from sluice.gateway.quotas.local_limits import LocalLimits
 from sluice.gateway.quotas.needs import Need
+from sluice.gateway.quotas.spend import Spend
 from sluice.gateway.tenancy.limits import Policy, Scope
 
 #: How often positions that nobody waits for are told, in seconds.
@@ -51,7 +52,7 @@ class Reservation:
 
     accounts: tuple[Account, ...]
     pots: tuple[tuple[Pot, ...], ...]
-    windows: tuple[int, ...]
+    windows: Windows
     need: Need
     began: float
     settled: bool = False
@@ -81,7 +82,7 @@ class Admission:
         self._when_away = when_away
         self._clock = clock
         self._accounts: dict[tuple[str, str], Account] = {}
-        self._used_at: dict[tuple[str, str], float] = {}
+        self._spend = Spend()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -125,17 +126,39 @@ class Admission:
                 account.take(need)
             windows = tuple([account.ahead_window for account in accounts])
         else:
-            await self._ask(policy, accounts, need)
-            windows = tuple([account.window for account in accounts])
+            windows = await self._ask(policy, accounts, need)
         pots = tuple([tuple(account.pots) for account in accounts])
         return Reservation(accounts, pots, windows, need, now)
+
+    def now_us(self) -> int:
+        """Now, microseconds since the epoch, by the clock that budgets' periods go by; a wall
+        clock may be set, and would put a charge into another period."""
+        return int(self._counters.now_ms() * 1000)
+
+    def charge(self, policy: Policy, time_us: int, nano_usd: int) -> None:
+        """A request was charged, whether or not it had limits when it came. Before `settle`.
+
+        Args:
+            policy: its caller's.
+            time_us: when it came, microseconds since the epoch.
+            nano_usd: its cost.
+        """
+        if not nano_usd:
+            return
+        time_ms = time_us // 1000
+        self._spend.add(policy.scopes, time_ms, nano_usd)
+        for scope in policy.scopes:
+            account = self._accounts.get((scope.level, scope.id))
+            if account is not None and account.pots:
+                account.charge(time_ms, nano_usd)
+                self._counters.tell((account,), at_once=False)
 
     def settle(self, reservation: Reservation, tokens: int, nano_usd: int) -> None:
         """What a request used takes the place of what it was let in with. Harmless when repeated.
 
         Args:
             tokens: prompt and output, as charged.
-            nano_usd: its cost.
+            nano_usd: its cost, which is charged by itself: see `charge`.
         """
         if reservation.settled:
             return
@@ -150,6 +173,11 @@ class Admission:
             at_once = at_once or (account.limited and not account.leasing)
         self._counters.tell(reservation.accounts, at_once)
 
+    def tell(self, scope: Scope) -> None:
+        """A scope's budgets were set: this process's part of them is told, even if nobody asks
+        for anything here."""
+        self._counters.tell(self._of((scope,)), at_once=True)
+
     def standing(self, policy: Policy) -> list[Account]:
         """The accounts of a caller, as they stand as far as this process knows."""
         return list(self._of(policy.counted))
@@ -158,32 +186,34 @@ class Admission:
         """The global sums may have lost what this process told: tell all of it again."""
         self._counters.tell(self._accounts.values(), at_once=True)
 
-    async def _ask(self, policy: Policy, accounts: tuple[Account, ...], need: Need) -> None:
+    async def _ask(self, policy: Policy, accounts: tuple[Account, ...], need: Need) -> Windows:
         try:
-            refused = await self._counters.ask(accounts, need)
-            if refused is not None and refused.dimension == "unready":
+            answer = await self._counters.ask(accounts, need)
+            if isinstance(answer, Refused) and answer.dimension == "unready":
                 # a budget that was set just now, or Redis has lost its data, or a period began
                 accounts = self._of(policy.counted)
                 for account in accounts:
                     for pot in account.pots:
                         await self._seed(account.scope, pot)
-                refused = await self._counters.ask(accounts, need)
+                answer = await self._counters.ask(accounts, need)
         except CountersAway:
-            refused = self._by_local_limits(accounts, need)
-        if refused is None:
-            return
-        if refused.dimension == "unready":
+            answer = self._by_local_limits(accounts, need)
+        if not isinstance(answer, Refused):
+            return answer
+        if answer.dimension == "unready":
             raise AdmissionAway
-        raise AdmissionRefused(refused, need)
+        raise AdmissionRefused(answer, need)
 
-    def _by_local_limits(self, accounts: tuple[Account, ...], need: Need) -> Refused | None:
+    def _by_local_limits(self, accounts: tuple[Account, ...], need: Need) -> Refused | Windows:
         if self._when_away == "closed":
             raise AdmissionAway from None
         refused = self._local.judge(accounts, need)
-        if refused is None:
-            for account in accounts:
-                account.begin(need)
-        return refused
+        if refused is not None:
+            return refused
+        window = int(self._counters.now_ms() // WINDOW_MS)
+        for account in accounts:
+            account.begin_untold(need, window)
+        return (window,) * len(accounts)
 
     def _of(self, scopes: Iterable[Scope]) -> tuple[Account, ...]:
         now_ms = self._counters.now_ms()
@@ -192,7 +222,7 @@ class Admission:
             key = (scope.level, scope.id)
             account = self._accounts.get(key)
             if account is None:
-                account = self._accounts[key] = Account.of(scope, now_ms)
+                account = self._accounts[key] = Account.of(scope, self._spend, now_ms)
             else:
                 account.follow(scope, now_ms)
             found.append(account)
@@ -217,5 +247,7 @@ class Admission:
         """Accounts without anything in progress are made again when they are needed. Those of
         budgets stay: what this process has spent is told in absolute terms."""
         for key, account in list(self._accounts.items()):
-            if not account.slots and not account.has_ahead and not account.all_pots:
+            # whoever came lately may still wait for the counters' word
+            busy, account.pace.asked_lately = account.pace.asked_lately or account.slots, False
+            if not busy and not account.has_ahead and not account.all_pots:
                 del self._accounts[key]

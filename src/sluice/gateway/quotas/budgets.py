@@ -8,9 +8,10 @@ before a period begins, when a budget is set, when Redis has lost its data, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 import structlog
@@ -23,10 +24,11 @@ from sluice.billing.reports import spent_by_gateway
 from sluice.gateway.quotas.accounts import Pot
 from sluice.gateway.quotas.counters import Script
 from sluice.gateway.quotas.periods import span_of
-from sluice.gateway.tenancy.limits import Level, Scope
+from sluice.gateway.quotas.spend import Spend
+from sluice.gateway.tenancy.limits import Scope
 
 #: How often it is looked for what has to be brought over, in seconds.
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.25
 
 #: Periods that begin so soon are made ready, so that nobody waits for the database then.
 AHEAD = timedelta(minutes=30)
@@ -36,7 +38,23 @@ KEPT = timedelta(days=2)
 
 ANSWER_SECONDS = 2.0
 
+#: So many budgets are brought over at once.
+_BATCH = 500
+
 _log = structlog.get_logger("sluice.quotas")
+
+#: What a budget was before anybody has charged anything: only its key and its period matter here.
+_NOTHING = Spend()
+
+
+class Budgeted(Protocol):
+    """Who has budgets."""
+
+    revision: int
+
+    def budgeted(self) -> list[Scope]:
+        """Every scope that has budgets; a change of any raises the revision."""
+        ...
 
 
 class Budgets:
@@ -46,20 +64,25 @@ class Budgets:
         self,
         link: RedisLink,
         pool: asyncpg.Pool,
-        scopes: Callable[[], Iterable[Scope]],
+        budgeted: Budgeted,
+        tell: Callable[[Scope], None],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """Args:
         link: kept connected by somebody else.
         pool: the ledger's database.
-        scopes: gives every scope that has budgets.
+        budgeted: who has budgets.
+        tell: makes this process tell its own part of a scope's budgets.
         """
         self._link = link
         self._pool = pool
-        self._scopes = scopes
+        self._budgeted = budgeted
+        self._tell = tell
         self._now = now
         self._script = Script("reconcile.lua")
-        self._ready: dict[str, datetime] = {}
+        self._ready: set[str] = set()
+        self._looked_at: int | None = None
+        self._look_again = now()
         self._doubts: dict[bytes, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -78,14 +101,14 @@ class Budgets:
         """Make a budget's sum known to the counters at once; where the ledger can't be read now,
         it stays unknown."""
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._bring(scope.level, scope.id, pot)
+            await self._bring([(scope, pot)])
         except (RedisError, TimeoutError, *DATABASE_ERRORS) as error:
             _log.warning("budget can't be judged", budget=pot.key, error=type(error).__name__)
 
     def forget(self) -> None:
         """Redis may have lost what it knew."""
         self._ready.clear()
+        self._looked_at = None
 
     async def _run(self) -> None:
         while True:
@@ -102,27 +125,48 @@ class Budgets:
             _log.warning("budgets can't be brought over", error=type(error).__name__)
 
     async def _make_ready(self) -> None:
-        now = self._now()
-        self._ready = {key: until for key, until in self._ready.items() if until > now}
-        for scope in list(self._scopes()):
+        """Where somebody's budgets changed, or a period will begin soon."""
+        revision, now = self._budgeted.revision, self._now()
+        if revision == self._looked_at and now < self._look_again:
+            return
+        wanted: dict[str, tuple[Scope, Pot]] = {}
+        following = now + timedelta(days=1)
+        for number, scope in enumerate(self._budgeted.budgeted()):
+            if number % _BATCH == _BATCH - 1:
+                await asyncio.sleep(0)
             for budget in scope.limits.budgets:
                 for at in (now, now + AHEAD):
-                    pot = Pot(scope, budget, span_of(budget.period, scope.time_zone, at))
-                    if pot.key in self._ready:
-                        continue
-                    if not await self._ask("HEXISTS", pot.key, "seeded"):
-                        await self._bring(scope.level, scope.id, pot)
-                    self._ready[pot.key] = pot.span.ends_at
+                    span = span_of(budget.period, scope.time_zone, at)
+                    pot = Pot(scope, budget, span, _NOTHING)
+                    wanted[pot.key] = (scope, pot)
+                    following = min(following, span.ends_at - AHEAD if at == now else following)
+        new = [each for key, each in wanted.items() if key not in self._ready]
+        for first in range(0, len(new), _BATCH):
+            await self._bring(new[first : first + _BATCH])
+        self._ready = set(wanted)
+        self._looked_at = revision
+        self._look_again = following if following > now else now + AHEAD
 
-    async def _bring(self, level: Level, owner: str, pot: Pot, gone: Iterable[str] = ()) -> None:
-        """Raise the counters of a budget to what the ledger has."""
-        spent: dict[str, int] = {}
-        if pot.span.starts_at <= self._now():
-            spent = await spent_by_gateway(
-                self._pool, level, owner, pot.span.starts_at, pot.span.ends_at
-            )
+    async def _bring(self, budgets: Sequence[tuple[Scope, Pot]], gone: Iterable[str] = ()) -> None:
+        """Raise the counters of budgets to what the ledger has, and tell this process's own."""
+        together: dict[tuple[Any, ...], list[tuple[Scope, Pot]]] = defaultdict(list)
+        for scope, pot in budgets:
+            together[(scope.level, pot.span)].append((scope, pot))
+        for (level, span), some in together.items():
+            spent: dict[str, dict[str, int]] = {}
+            if span.starts_at <= self._now():
+                owners = [scope.id for scope, _ in some]
+                spent = await spent_by_gateway(
+                    self._pool, level, owners, span.starts_at, span.ends_at
+                )
+            for scope, pot in some:
+                await self._raise(pot, spent.get(scope.id, {}), list(gone))
+        for scope, pot in budgets:
+            if pot.span.starts_at <= self._now() < pot.span.ends_at:
+                self._tell(scope)
+
+    async def _raise(self, pot: Pot, spent: dict[str, int], gone: list[str]) -> None:
         useless = int((pot.span.ends_at + KEPT).timestamp() * 1000)
-        gone = list(gone)
         pairs = [text for gateway, nano in spent.items() for text in (gateway, str(nano))]
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._script.run(self._link, pot.key, str(useless), str(len(gone)), *gone, *pairs)
@@ -136,25 +180,25 @@ class Budgets:
         oldest = await self._ask("XRANGE", STREAM, "-", "+", "COUNT", "1")
         stored_until = int(oldest[0][0].split(b"-")[0]) if oldest else now_ms
         self._doubts = {doubt: self._doubts.get(doubt, now_ms) for doubt in doubts}
-        known = {
-            Pot(scope, budget, span_of(budget.period, scope.time_zone, self._now())).key: (
-                scope,
-                budget,
-            )
-            for scope in self._scopes()
-            for budget in scope.limits.budgets
-        }
+        known = self._present_pots()
         for doubt, since in self._doubts.items():
             if stored_until < since + 1000:
                 continue
             key, _, gone = doubt.decode().rpartition("|")
-            if key not in known:  # of a period that is over, or a budget that is no more
+            if key in known:
+                await self._bring([known[key]], [gone])
+                _log.info("what a lost gateway had spent is known", budget=key, gateway=gone)
+            else:  # of a period that is over, or a budget that is no more
                 await self._ask("SREM", "sluice:q:doubt", doubt)
-                continue
-            scope, budget = known[key]
-            pot = Pot(scope, budget, span_of(budget.period, scope.time_zone, self._now()))
-            await self._bring(scope.level, scope.id, pot, [gone])
-            _log.info("what a lost gateway had spent is known", budget=key, gateway=gone)
+
+    def _present_pots(self) -> dict[str, tuple[Scope, Pot]]:
+        now = self._now()
+        pots = [
+            (scope, Pot(scope, budget, span_of(budget.period, scope.time_zone, now), _NOTHING))
+            for scope in self._budgeted.budgeted()
+            for budget in scope.limits.budgets
+        ]
+        return {pot.key: (scope, pot) for scope, pot in pots}
 
     async def _ask(self, *command: bytes | str) -> Any:
         async with asyncio.timeout(ANSWER_SECONDS):

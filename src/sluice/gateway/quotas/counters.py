@@ -29,6 +29,13 @@ Dimension = Literal["requests", "tokens", "concurrency", "budget", "unready"]
 _NEVER_MS = 1e11
 
 
+#: A reply that makes Redis's clock look later than this, in milliseconds, tells that it was set.
+_LATE_MS = 2_000
+
+#: By how much two clocks' paces may differ.
+_DRIFT = 0.0005
+
+
 class CountersAway(Exception):
     """Redis can't be reached, or did not answer in time."""
 
@@ -96,13 +103,17 @@ def is_unknown(error: BaseException | None) -> bool:
     return isinstance(error, RedisError) and str(error).startswith("NOSCRIPT")
 
 
+#: Of a request that was let in: the sub-window that it was counted in, at each of its accounts.
+Windows = tuple[int, ...]
+
+
 @dataclass(slots=True)
 class _Asked:
-    """A request that waits for its answer: None when it is let in."""
+    """A request that waits for its answer."""
 
     accounts: tuple[Account, ...]
     need: Need
-    answer: asyncio.Future[Refused | None]
+    answer: asyncio.Future[Refused | Windows]
 
 
 @dataclass(slots=True)
@@ -153,6 +164,7 @@ class Counters:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._offset_ms = wall() * 1000 - clock() * 1000
+        self._heard_at = clock()
 
     @property
     def away(self) -> bool:
@@ -165,25 +177,34 @@ class Counters:
         return self._clock() * 1000 + self._offset_ms
 
     def set_time(self, ms: float) -> None:
-        """Redis's time, as just heard."""
-        self._offset_ms = ms - self._clock() * 1000
+        """Redis's time, as just heard.
 
-    async def ask(self, accounts: tuple[Account, ...], need: Need) -> Refused | None:
-        """Admit a request to all of its accounts, or to none; None when it is let in.
+        A reply that took its time makes Redis's clock look late, never early: the earliest reply
+        tells best. A clock that was set, or runs at another pace, is followed.
+        """
+        now = self._clock()
+        seen = ms - now * 1000
+        self._offset_ms -= _DRIFT * (now - self._heard_at) * 1000
+        self._heard_at = now
+        if seen > self._offset_ms or seen < self._offset_ms - _LATE_MS:
+            self._offset_ms = seen
+
+    async def ask(self, accounts: tuple[Account, ...], need: Need) -> Refused | Windows:
+        """Admit a request to all of its accounts, or to none.
 
         Raises:
             CountersAway: see there; the request was not let in.
         """
         if self.away:
             raise CountersAway
-        answer: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Refused | Windows] = asyncio.get_running_loop().create_future()
         self._gathering.append(_Asked(accounts, need, answer))
         self._launch()
         try:
             return await answer
         except asyncio.CancelledError:
-            if _let_in(answer):
-                self._undo(accounts, need)
+            if (windows := _let_in(answer)) is not None:
+                self._undo(accounts, need, windows)
             raise
 
     def tell(self, accounts: Iterable[Account], at_once: bool) -> None:
@@ -277,21 +298,24 @@ class Counters:
         now = self._clock()
         self.set_time(ms)
         for account, pots, sums in zip(flight.accounts, flight.pots, told, strict=True):
-            for pot in account.heard(sums, pots, now):
+            for pot in account.heard(sums, pots, flight.started):
                 self._observer.alert(account, pot)
             if account.has_ahead and not account.leasing:
                 account.give_back()
                 self._dirty[account.key] = account
                 self._urgent = True
         for asked, result in zip(flight.asked, results, strict=True):
-            refused = _refusal(flight, result) if result else None
-            if refused is None:
-                for account in asked.accounts:
-                    account.begin(asked.need)
+            if result:
+                if not asked.answer.done():
+                    asked.answer.set_result(_refusal(flight, result))
+                continue
+            windows = tuple([account.window for account in asked.accounts])
+            for account in asked.accounts:
+                account.begin(asked.need)
             if not asked.answer.done():
-                asked.answer.set_result(refused)
-            elif refused is None:  # its client left meanwhile
-                self._undo(asked.accounts, asked.need)
+                asked.answer.set_result(windows)
+            else:  # its client left meanwhile
+                self._undo(asked.accounts, asked.need, windows)
         for pots in flight.pots:
             for pot in pots:
                 pot.told = pot.spent + pot.held + pot.ahead
@@ -306,7 +330,7 @@ class Counters:
             if all(account.covers(asked.need, now) for account in asked.accounts):
                 for account in asked.accounts:
                     account.take(asked.need)
-                asked.answer.set_result(None)
+                asked.answer.set_result(tuple([each.ahead_window for each in asked.accounts]))
             else:
                 waiting.append(asked)
         self._gathering = waiting
@@ -321,17 +345,19 @@ class Counters:
             if not asked.answer.done():
                 asked.answer.set_exception(CountersAway(str(error)))
 
-    def _undo(self, accounts: tuple[Account, ...], need: Need) -> None:
+    def _undo(self, accounts: tuple[Account, ...], need: Need, windows: Windows) -> None:
         """A request that was let in will not be made after all."""
-        for account in accounts:
-            account.end(need, account.pots, account.window, 0, 0)
+        for account, window in zip(accounts, windows, strict=True):
+            account.end(need, account.pots, window, 0, 0)
         self.tell(accounts, at_once=True)
 
 
-def _let_in(answer: asyncio.Future[Refused | None]) -> bool:
-    """Whether the answer came, and nobody was there any more to hear it."""
-    decided = answer.done() and not answer.cancelled() and answer.exception() is None
-    return decided and answer.result() is None
+def _let_in(answer: asyncio.Future[Refused | Windows]) -> Windows | None:
+    """Where it was counted, if the answer came, and nobody was there any more to hear it."""
+    if not answer.done() or answer.cancelled() or answer.exception() is not None:
+        return None
+    result = answer.result()
+    return None if isinstance(result, Refused) else result
 
 
 def _refusal(flight: _Flight, result: list[Any]) -> Refused:

@@ -71,7 +71,8 @@ def _refused(
             left = (pot.limit - pot.total_spent - pot.total_held) // share
             if pot.spent + pot.held - pot.told + need.nano_usd > left:
                 return Refused(account, "budget", None, pot)
-    if 0 <= account.most < (account.slots + 1) * share and account.slots > 0:
+    # one at least, wherever the limit is not nothing
+    if 0 <= account.most < (account.slots + 1) * share and (account.slots or not account.most):
         return Refused(account, "concurrency")
     if account.rpm >= 0 and (len(window.entries) + 1) * share > account.rpm:
         return Refused(account, "requests", _until(window, now))

@@ -8,11 +8,9 @@ for _, key in ipairs(redis.call('SMEMBERS', touched)) do
     if string.sub(key, 1, 11) == 'sluice:q:b:' then
         redis.call('SADD', 'sluice:q:doubt', key .. '|' .. process)
     else
-        local held = redis.call('HGET', key, 's:' .. process)
-        if held then
-            redis.call('HINCRBY', key, 'S', '-' .. held)
-            redis.call('HDEL', key, 's:' .. process)
-        end
+        local held = tonumber(redis.call('HGET', key, 's:' .. process) or 0)
+        if held ~= 0 then redis.call('HINCRBY', key, 'S', -held) end  -- there is no "-0"
+        redis.call('HDEL', key, 's:' .. process)
     end
 end
 redis.call('DEL', touched)

@@ -1,4 +1,4 @@
-"""The data plane: chat, completions and embeddings, as raw ASGI endpoints."""
+"""The data plane: all that goes through the pipeline, as raw ASGI endpoints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from litestar.handlers import ASGIRouteHandler
 from litestar.types import Receive, Scope, Send
 
 from sluice.backends.base import Endpoint
+from sluice.gateway.exchange import Exchange
 from sluice.gateway.pipeline import Pipeline
 
 SERVED = (
@@ -29,6 +30,7 @@ def completion_routes(pipeline: Pipeline) -> list[ASGIRouteHandler]:
 def _route(pipeline: Pipeline, endpoint: Endpoint) -> ASGIRouteHandler:
     @asgi(f"/v1/{endpoint.value}", copy_scope=False)
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        await pipeline(endpoint, cast("dict[str, Any]", scope), receive, cast("Any", send))
+        asgi_scope = cast("dict[str, Any]", scope)
+        await pipeline(Exchange(endpoint, asgi_scope, receive, cast("Any", send)))
 
     return serve

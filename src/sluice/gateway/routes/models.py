@@ -9,7 +9,7 @@ from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 
 from sluice.gateway.errors import GatewayError
-from sluice.gateway.routes.access import Access
+from sluice.gateway.routes.access import Access, Caller
 from sluice.router.catalog import Catalog, Model
 
 
@@ -18,8 +18,12 @@ def model_routes(catalog: Catalog, access: Access) -> list[HTTPRouteHandler]:
 
     @get("/v1/models", summary="List models", tags=["models"])
     async def list_models(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        access.caller(request)
-        data = [_body(model, catalog.created) for model in catalog.models()]
+        caller = await access.identify(request)
+        data = [
+            _body(model, catalog.created)
+            for model in catalog.models()
+            if _may_use(caller, model.name)
+        ]
         return {
             "object": "list",
             "data": data,
@@ -30,15 +34,20 @@ def model_routes(catalog: Catalog, access: Access) -> list[HTTPRouteHandler]:
 
     @get("/v1/models/{name:path}", summary="Retrieve a model", tags=["models"])
     async def get_model(request: Request[Any, Any, Any], name: str) -> dict[str, Any]:
-        access.caller(request)
+        caller = await access.identify(request)
         model = catalog.get(name.removeprefix("/"))
-        if model is None:
+        if model is None or not _may_use(caller, model.name):
             raise GatewayError.invalid(
                 "The model does not exist", "model", "model_not_found", status=404
             )
         return _body(model, catalog.created)
 
     return [list_models, get_model]
+
+
+def _may_use(caller: Caller, name: str) -> bool:
+    """A key's limits say which models are there for it; administrators see all."""
+    return caller.principal is None or caller.principal.policy.allows_model(name)
 
 
 def _body(model: Model, created: int) -> dict[str, Any]:

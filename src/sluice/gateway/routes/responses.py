@@ -15,8 +15,8 @@ from sluice.gateway.routes.access import Access
 def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandler]:
     """Retrieve, list the input of, and delete."""
 
-    def team(request: Request[Any, Any, Any]) -> str:
-        principal = access.caller(request).principal
+    async def team(request: Request[Any, Any, Any]) -> str:
+        principal = (await access.identify(request)).principal
         if principal is None:
             raise GatewayError.forbidden("Responses belong to teams; use a team's key.")
         return principal.team_id
@@ -32,7 +32,7 @@ def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandl
 
     @get("/v1/responses/{response_id:str}", summary="Retrieve a response", tags=["responses"])
     async def retrieve(request: Request[Any, Any, Any], response_id: str) -> dict[str, Any]:
-        return (await found(team(request), response_id)).response
+        return (await found(await team(request), response_id)).response
 
     @get(
         "/v1/responses/{response_id:str}/input_items",
@@ -40,7 +40,7 @@ def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandl
         tags=["responses"],
     )
     async def list_input(request: Request[Any, Any, Any], response_id: str) -> dict[str, Any]:
-        items = (await found(team(request), response_id)).input
+        items = (await found(await team(request), response_id)).input
         return {
             "object": "list",
             "data": items,
@@ -57,7 +57,7 @@ def response_routes(store: ResponseStore, access: Access) -> list[HTTPRouteHandl
     )
     async def forget(request: Request[Any, Any, Any], response_id: str) -> dict[str, Any]:
         try:
-            known = await store.delete(team(request), response_id)
+            known = await store.delete(await team(request), response_id)
         except StoreAway:
             raise GatewayError.store_away() from None
         if not known:

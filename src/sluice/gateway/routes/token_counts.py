@@ -9,8 +9,11 @@ from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
 from sluice.backends.base import Backend, BackendError, Endpoint, UpstreamRequest
-from sluice.gateway.errors import GatewayError
+from sluice.gateway.errors import GatewayError, from_limits
+from sluice.gateway.quotas.admission import Admission, AdmissionAway, AdmissionRefused
+from sluice.gateway.quotas.needs import Need
 from sluice.gateway.routes.access import Access
+from sluice.gateway.tenancy.limits import NO_POLICY, Policy
 from sluice.router.catalog import Catalog, Deployment, Model
 from sluice.router.credentials import Credentials
 from sluice.router.policy import RoutingRefused, choose_model
@@ -18,7 +21,7 @@ from sluice.wire.errors import InvalidRequest
 from sluice.wire.messages_count import count_tokens_estimate
 from sluice.wire.messages_errors import messages_error_body, messages_status
 from sluice.wire.messages_request import read_members
-from sluice.wire.objects import encode, raw
+from sluice.wire.objects import RawObject, encode, raw
 from sluice.wire.request import member
 
 _MAX_ANSWER_BYTES = 64 * 1024
@@ -32,17 +35,24 @@ class TokenCounter:
         catalog: Catalog,
         backends: Mapping[str, Backend],
         credentials: Mapping[str, Credentials],
+        admission: Admission,
     ) -> None:
         self._catalog = catalog
         self._backends = backends
         self._credentials = credentials
+        self._admission = admission
 
-    async def count(self, body: bytes, headers: Mapping[str, str], request_id: str) -> bytes:
-        """The answer to a count request.
+    async def count(
+        self, policy: Policy, body: bytes, headers: Mapping[str, str], request_id: str
+    ) -> bytes:
+        """The answer to a count request. It is one of the caller's requests, without tokens or
+        cost.
 
         Raises:
-            GatewayError: the body is wrong, or its model unknown.
+            GatewayError: the body is wrong, its model unknown, or the caller may not.
         """
+        if not policy.allows_endpoint(Endpoint.COUNT_TOKENS):
+            raise GatewayError.endpoint_forbidden(Endpoint.COUNT_TOKENS.value)
         try:
             members = read_members(body)
             name = member(members, "model", str) or ""
@@ -51,6 +61,27 @@ class TokenCounter:
             raise GatewayError.of_request(error) from None
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
+        if not policy.allows_model(name):
+            raise GatewayError.model_forbidden(name)
+        try:
+            reservation = await self._admission.admit(policy, Need())
+        except AdmissionRefused as error:
+            raise from_limits(error) from None
+        except AdmissionAway:
+            raise GatewayError.counters_away() from None
+        try:
+            return await self._counted(model, members, body, headers, request_id)
+        finally:
+            self._admission.settle(reservation, 0, 0)
+
+    async def _counted(
+        self,
+        model: Model,
+        members: RawObject,
+        body: bytes,
+        headers: Mapping[str, str],
+        request_id: str,
+    ) -> bytes:
         deployment = self._counting(model)
         if deployment is not None:
             text = encode({**members, "model": raw(deployment.model)})
@@ -105,8 +136,9 @@ def token_count_routes(counter: TokenCounter, access: Access) -> list[HTTPRouteH
             if (value := request.headers.get(name)) is not None
         }
         try:
-            access.caller(request)
-            body = await counter.count(await request.body(), headers, request_id)
+            principal = (await access.identify(request)).principal
+            policy = NO_POLICY if principal is None else principal.policy
+            body = await counter.count(policy, await request.body(), headers, request_id)
         except GatewayError as error:
             text = messages_error_body(error.status, error.detail, request_id)
             return Response(

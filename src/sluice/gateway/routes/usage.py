@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -17,28 +19,34 @@ from sluice.billing.reports import (
     UsageReports,
     day_range,
 )
+from sluice.gateway.auth import Principal
 from sluice.gateway.errors import GatewayError
-from sluice.gateway.routes.access import Access, Caller
-from sluice.gateway.tenancy.registry import Missing, Tenancy
+from sluice.gateway.routes.access import Access, confines, not_permitted
+from sluice.gateway.routes.times import time_parameter
+from sluice.gateway.tenancy.refusals import Missing
+from sluice.gateway.tenancy.roles import Administrator, verdict
+from sluice.gateway.tenancy.teams import Teams
 
 MAX_PAGE = 1000
 
 
-def usage_routes(reports: UsageReports, tenancy: Tenancy, access: Access) -> list[HTTPRouteHandler]:
-    """A team's day, and single records. A team's key sees its own team only."""
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Whose usage: a team's, an organisation's (of all its teams), or everybody's."""
 
-    async def team_of(caller: Caller, named: str | None) -> UUID | None:
-        if named is None:
-            return caller.team_id
-        own = caller.principal
-        if own is not None and named in (own.team_id, own.team_name):
-            return caller.team_id
-        if own is not None:
-            raise GatewayError.not_found(f"There is no team `{named}`.")
-        try:
-            return (await tenancy.find_team(named)).id
-        except Missing as error:
-            raise GatewayError.not_found(f"{error}.") from None
+    team_id: UUID | None = None
+    organisation_id: UUID | None = None
+
+
+def usage_routes(reports: UsageReports, teams: Teams, access: Access) -> list[HTTPRouteHandler]:
+    """A team's day, and single records. A team's key sees its own team only, an administrator
+    what lies within its confinement."""
+
+    async def span_of(request: Request[Any, Any, Any], named: str | None) -> _Span:
+        caller = await access.identify(request)
+        if caller.administrator is not None:
+            return await _administrators(caller.administrator, teams, named)
+        return _own(caller.principal, named)
 
     @get("/v1/usage", summary="A team's usage on a day (UTC)", tags=["usage"])
     async def daily(
@@ -46,7 +54,7 @@ def usage_routes(reports: UsageReports, tenancy: Tenancy, access: Access) -> lis
         team_id: str | None = None,
         day: Annotated[str | None, Parameter(query="date")] = None,
     ) -> DailyUsage:
-        team = await team_of(access.caller(request), team_id)
+        team = (await span_of(request, team_id)).team_id
         if team is None:
             raise GatewayError.invalid(
                 "`team_id` is required.", "team_id", "missing_required_parameter"
@@ -63,20 +71,44 @@ def usage_routes(reports: UsageReports, tenancy: Tenancy, access: Access) -> lis
         cursor: str | None = None,
         limit: int = 100,
     ) -> UsageRecords:
-        team = await team_of(access.caller(request), team_id)
+        span = await span_of(request, team_id)
         if request_id is not None:
-            return await reports.record(_uuid(request_id), team)
+            return await reports.record(_uuid(request_id), span.team_id, span.organisation_id)
         if not 1 <= limit <= MAX_PAGE:
             raise GatewayError.invalid(f"`limit` must be 1 to {MAX_PAGE}.", "limit")
         today = day_range(datetime.now(UTC).date())
-        since = _time(start, "from") if start else today[0]
-        until = _time(end, "to") if end else today[1]
+        since = time_parameter(start, "from") or today[0]
+        until = time_parameter(end, "to") or today[1]
         try:
-            return await reports.records(team, since, until, cursor, limit)
+            return await reports.records(
+                span.team_id, since, until, cursor, limit, span.organisation_id
+            )
         except InvalidCursor as error:
             raise GatewayError.invalid(f"{error}.", "cursor", "invalid_value") from None
 
     return [daily, records]
+
+
+def _own(principal: Principal | None, named: str | None) -> _Span:
+    """What a key may see: its team's."""
+    if principal is None or named not in (None, principal.team_id, principal.team_name):
+        raise GatewayError.not_found(f"There is no team `{named}`.")
+    return _Span(UUID(principal.team_id))
+
+
+async def _administrators(administrator: Administrator, teams: Teams, named: str | None) -> _Span:
+    """What an administrator may see: the team that is named, else all within the confinement."""
+    if "usage:read" not in administrator.permissions:
+        raise not_permitted("usage:read")
+    organisation_id, team_id = confines(administrator)
+    if named is None:
+        return _Span(team_id, organisation_id)
+    found = None
+    with suppress(Missing):
+        found = await teams.find(named)
+    if found is None or verdict(administrator, "usage:read", found.place) != "allowed":
+        raise GatewayError.not_found(f"There is no team `{named}`.")
+    return _Span(found.id)
 
 
 def _day(text: str | None) -> date:
@@ -86,17 +118,6 @@ def _day(text: str | None) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise GatewayError.invalid("`date` must be YYYY-MM-DD.", "date", "invalid_value") from None
-
-
-def _time(text: str, param: str) -> datetime:
-    """An RFC 3339 time, or a date; without an offset it is UTC."""
-    try:
-        time = datetime.fromisoformat(text.replace(" ", "+"))
-        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        raise GatewayError.invalid(
-            f"`{param}` must be an RFC 3339 time or a date.", param, "invalid_value"
-        ) from None
 
 
 def _uuid(text: str) -> UUID:
