@@ -158,6 +158,12 @@ class Fleet(Books):
                         found[key.decode()] = value
         return found
 
+    def in_the_minute(self, level: str, owner: str) -> tuple[int, int]:
+        """Requests and tokens that Redis takes for let in within the minute."""
+        with redis_client.Redis.from_url(self.redis_url) as redis:
+            requests, tokens = redis.hmget(f"sluice:q:s:{level}:{owner}", "R", "T")
+        return int(requests or 0), int(tokens or 0)
+
     def ledger(self, column: str, value: str) -> int:
         """What the ledger has of a key or a team (`key_id`, `team_id`), nano-USD."""
         rows = self.query(

@@ -46,7 +46,7 @@ def test_the_same_request_is_answered_once(
 ) -> None:
     marker = f"once-{name}-{operation}-{stream}-end"
     if operation == "completions" and stream:
-        twins.upstream.on(marker, _completions)
+        twins.upstream.on(marker, completions_stream)
     else:
         twins.upstream.on(marker, script_for(operation))
     body = body_of(operation, name, marker, stream)
@@ -79,7 +79,7 @@ def test_the_same_request_is_answered_once(
         assert changed.json()["error"]["param"] == "Idempotency-Key"
 
 
-def _completions(call: Call) -> None:
+def completions_stream(call: Call) -> None:
     call.start_stream()
     for text, finish in (("hel", None), ("lo", "stop")):
         choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": None}

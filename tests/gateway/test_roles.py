@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
@@ -89,3 +91,12 @@ def test_nobody_gives_more_than_they_have(
 def test_everybody_may_give_what_they_are(administrator: Administrator) -> None:
     assert may_grant(administrator, administrator)
     assert may_grant(one("owner"), administrator)
+
+
+def test_nobody_gives_more_time_than_they_have() -> None:
+    soon, later = datetime(2030, 1, 1, tzinfo=UTC), datetime(2031, 1, 1, tzinfo=UTC)
+    giver = replace(one("owner"), valid_until=soon)
+    assert may_grant(giver, giver)
+    assert may_grant(one("owner"), giver)
+    assert not may_grant(giver, one("owner"))
+    assert not may_grant(giver, replace(giver, valid_until=later))

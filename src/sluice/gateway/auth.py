@@ -176,6 +176,7 @@ def _administrator(change: TokenChange) -> Administrator:
         organisation_id=None if change.organisation_id is None else str(change.organisation_id),
         team_id=None if change.team_id is None else str(change.team_id),
         scopes=None if change.scopes is None else frozenset(change.scopes),
+        valid_until=change.valid_until,
     )
 
 

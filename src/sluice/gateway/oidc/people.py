@@ -104,8 +104,11 @@ class People:
         )
 
 
-_ORGANISATION = "SELECT id FROM organisations WHERE name = $1 OR id::text = $1"
+_ORGANISATION = """
+SELECT id FROM organisations WHERE (name = $1 OR id::text = $1) AND archived_at IS NULL
+"""
 _TEAM = """
 SELECT id, organisation_id FROM teams
-WHERE (name = $1 OR id::text = $1) AND ($2::uuid IS NULL OR organisation_id = $2)
+WHERE (name = $1 OR id::text = $1) AND archived_at IS NULL
+    AND ($2::uuid IS NULL OR organisation_id = $2)
 """

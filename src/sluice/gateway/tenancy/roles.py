@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal, get_args
 
 Role = Literal["owner", "team_admin", "auditor"]
@@ -63,6 +64,7 @@ class Administrator:
         organisation_id: the organisation that it is confined to; None: the whole installation.
         team_id: the team that it is confined to; None: no single one.
         scopes: permissions that it is narrowed to; None: all that the role has.
+        valid_until: when a token of its ends; None: it does not, or it is no token.
     """
 
     actor: str
@@ -71,6 +73,7 @@ class Administrator:
     organisation_id: str | None = None
     team_id: str | None = None
     scopes: frozenset[str] | None = None
+    valid_until: datetime | None = None
 
     @property
     def permissions(self) -> frozenset[Permission]:
@@ -98,6 +101,11 @@ def verdict(administrator: Administrator, permission: Permission, place: Place) 
 
 
 def may_grant(giver: Administrator, given: Administrator) -> bool:
-    """Whether an administrator may make another: nobody gives more than they have."""
+    """Whether an administrator may make another: nobody gives more than they have, nor for
+    longer."""
     place = Place(given.organisation_id, given.team_id)
+    if giver.valid_until is not None and (
+        given.valid_until is None or given.valid_until > giver.valid_until
+    ):
+        return False
     return given.permissions <= giver.permissions and giver.covers(place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from litestar import Request, Response, delete, get, post
 
 from sluice.gateway.errors import GatewayError
@@ -27,6 +28,7 @@ from sluice.gateway.routes.admin.callers import (
 )
 from sluice.gateway.tenancy.organisations import Organisations
 from sluice.gateway.tenancy.pages import Page
+from sluice.gateway.tenancy.records import in_utc
 from sluice.gateway.tenancy.roles import Administrator, Place, may_grant
 from sluice.gateway.tenancy.teams import Teams
 from sluice.gateway.tenancy.tokens import NewToken, Token, Tokens
@@ -58,11 +60,19 @@ def token_routes(tokens: Tokens, organisations: Organisations, teams: Teams) -> 
     async def create_token(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
         new = await read(request, NewToken)
         place = await place_of(request, new)
-        scopes = None if new.scopes is None else frozenset[str](new.scopes)
+        maker = caller(request)
+        if new.expires_at is None:  # no longer than its maker
+            new = msgspec.structs.replace(new, expires_at=maker.valid_until)
         given = Administrator(
-            "token", new.name, new.role, place.organisation_id, place.team_id, scopes
+            "token",
+            new.name,
+            new.role,
+            place.organisation_id,
+            place.team_id,
+            None if new.scopes is None else frozenset[str](new.scopes),
+            in_utc(new.expires_at),
         )
-        if not may_grant(caller(request), given):
+        if not may_grant(maker, given):
             raise GatewayError.forbidden(
                 "The token would be allowed what its maker is not.", "role"
             )
