@@ -28,7 +28,8 @@ class Output(NamedTuple):
 
     Attributes:
         id: the request.
-        tokens: tokens of its answer, one for each of the `steps`.
+        tokens: tokens of its answer, one for each of the `steps`; one less if it was aborted in the
+            last of them.
         first: whether the answer's first token is among them.
         finish_reason: "stop" or "length" when these are the last.
         cached_tokens: tokens of its prompt that were found in the cache.
@@ -48,7 +49,7 @@ class Step(NamedTuple):
         start: when the first began, in seconds.
         end: when the last ended.
         steps: how many they were.
-        outputs: what came out, in the batch's order; requests within their prompt have none.
+        outputs: what came out; requests within their prompt have none.
         preempted: ids of the requests that lost their blocks when it began.
     """
 
@@ -142,9 +143,10 @@ class Engine:
         return None
 
     def abort(self, request_id: str, now: float) -> bool:
-        """Forget a request whose client left; a step that it is in ends without it.
+        """Forget a request whose client left; the step that it is in still takes its time.
 
-        Returns whether the request was unfinished.
+        Returns:
+            Whether the request was unfinished.
         """
         progress = self._requests.pop(request_id, None)
         if progress is None:
@@ -233,20 +235,24 @@ class Engine:
 
     def _end(self, step: _UnderWay) -> Step:
         outputs = []
-        count = step.count
+        steps = step.count
+        if steps > 1:
+            for progress, _ in step.batch.parts:
+                self._cache.grow(progress, progress.computed + steps)
         for progress in self._aborted:
             self._scheduler.leave(progress)
+            if steps > 1:
+                # It left in the last of them.
+                outputs.append(self._emit(progress, steps - 1))
+        self._aborted.clear()
         for progress, tokens in step.batch.parts:
             if progress.aborted:
                 continue
-            if count > 1:
-                self._cache.grow(progress, progress.computed + count)
-            progress.computed += tokens if count == 1 else count
+            progress.computed += tokens if steps == 1 else steps
             if progress.computed >= progress.length:
-                outputs.append(self._emit(progress, count))
-        self._aborted.clear()
+                outputs.append(self._emit(progress, steps))
         preempted = [progress.request.id for progress in step.batch.preempted]
-        return Step(step.start, step.end, count, outputs, preempted)
+        return Step(step.start, step.end, steps, outputs, preempted)
 
     def _emit(self, progress: Progress, count: int) -> Output:
         """Give a request its tokens, and let it go with its last one."""
