@@ -1,0 +1,386 @@
+"""One gateway process's view of a pool, and what it decides: accept, place, yield, refuse.
+
+The pieces beside this file each decide one thing; this puts them in order:
+
+    submit        refuse at the door, or queue
+    decide        what leaves the queue, and where to; batch requests that make room
+    first_token   the prompt is computed: learn the rate, correct the index
+    ended         room again
+
+The caller acts on what `decide` returns and reports what happens. Hints for the other gateways
+pile up until `take_hints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from sluice.router.pool.bounds import BoundPolicy, ReplicaBound, ReplicaLimits
+from sluice.router.pool.fair_queue import (
+    FairQueue,
+    Priority,
+    QueuePolicy,
+    QueueRequest,
+    Shed,
+    Tier,
+)
+from sluice.router.pool.index import PrefixIndex
+from sluice.router.pool.load import Hint, Load, LoadBook
+from sluice.router.pool.placement import Decision, Placement, Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRequest:
+    """A request for a pool.
+
+    Attributes:
+        id: unique among those that wait or run.
+        prompt: what placement knows of it.
+        output_tokens: that it may generate at most.
+        team: who is charged for the service.
+        weight: the team's share relative to others'.
+        priority: before or after others of its tier.
+        tier: batch fills what interactive leaves.
+        slo: seconds to its first token; None: it waits for ever.
+    """
+
+    id: str
+    prompt: Prompt
+    output_tokens: int
+    team: str = "default"
+    weight: float = 1.0
+    priority: Priority = "normal"
+    tier: Tier = "interactive"
+    slo: float | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        """The KV cache that it may come to hold."""
+        return self.prompt.tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send it there now."""
+
+    request: PoolRequest
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Abort this batch request at its replica; it waits again, and will be dispatched anew."""
+
+    request: str
+    replica: str
+
+
+Action = Dispatch | Yield | Shed
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A request at a replica."""
+
+    request: PoolRequest
+    queued: QueueRequest
+    decision: Decision
+    dispatched: float
+    started: bool = False
+
+
+class PoolScheduler:
+    """Decides for one pool in one gateway process."""
+
+    def __init__(
+        self,
+        gateway: str,
+        placement: Placement,
+        bounds: BoundPolicy | None = None,
+        queue: QueuePolicy | None = None,
+    ) -> None:
+        """Args:
+        gateway: a name that no other process has or had, since hints are numbered by it.
+        placement: the policy.
+        bounds: how deep queues at replicas may be; None: as deep as the replicas take.
+        queue: how the fair queue behaves; None: the defaults.
+        """
+        self.index = PrefixIndex()
+        self.loads = LoadBook(gateway)
+        self.queue = FairQueue(queue or QueuePolicy(), rate=1.0)
+        self._placement = placement
+        self._policy = bounds
+        self._bounds: dict[str, ReplicaBound] = {}
+        self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._batch: dict[str, dict[str, _Flight]] = {}
+        self._hints: list[Hint] = []
+
+    def join(self, replica: str, limits: ReplicaLimits) -> None:
+        """A replica takes requests from now on.
+
+        Args:
+            replica: its name.
+            limits: what it declares.
+
+        Raises:
+            ValueError: it is there already.
+        """
+        self.index.add(replica, limits.kv_blocks)
+        self.loads.add(replica)
+        self._bounds[replica] = ReplicaBound(limits, self._policy)
+        self._batch[replica] = {}
+        self._expect()
+
+    def leave(self, replica: str) -> None:
+        """A replica is gone, and its requests with it; an unknown one is ignored."""
+        self.index.remove(replica)
+        self.loads.remove(replica)
+        self._bounds.pop(replica, None)
+        self._batch.pop(replica, None)
+        gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
+        for key in gone:
+            del self._flights[key]
+        self._expect()
+
+    def weigh(self, replica: str, weight: float) -> None:
+        """Give a replica a share of the usual load: 0 for none, as while it drains."""
+        self.loads[replica].weight = weight
+        self._expect()
+
+    def submit(self, request: PoolRequest, now: float) -> Shed | None:
+        """Queue a request, or refuse it.
+
+        Args:
+            request: new.
+            now: seconds.
+
+        Returns:
+            The refusal; None if it waits, perhaps only until the next `decide`.
+        """
+        depths = self.index.match(request.prompt.hashes)
+        work = request.prompt.uncached(max(depths.values(), default=0))
+        queued = QueueRequest(
+            request.id,
+            request.team,
+            request.prompt.tokens,
+            work,
+            request.priority,
+            request.tier,
+            request.slo,
+            request.weight,
+        )
+        service = 0.0 if request.slo is None else self._service_seconds(work)
+        outcome = self.queue.offer(queued, now, service=service)
+        if isinstance(outcome, Shed):
+            return outcome
+        self._waiting[request.id] = (request, queued)
+        return None
+
+    def decide(self, now: float) -> list[Action]:
+        """What is to be done now, in order.
+
+        Args:
+            now: seconds.
+        """
+        actions: list[Action] = []
+        for shed in self.queue.expired(now):
+            del self._waiting[shed.request]
+            actions.append(shed)
+        while len(self.queue):
+            placed: list[Decision] = []
+            queued = self.queue.next(now, lambda request: self._fits(request, placed))
+            if queued is None:
+                yields = self._make_room(now)
+                if not yields:
+                    break
+                actions.extend(yields)
+                continue
+            request, _ = self._waiting.pop(queued.id)
+            actions.append(self._dispatch(request, queued, placed[0], now))
+        return actions
+
+    def first_token(self, request: str, now: float, cached_tokens: int | None = None) -> None:
+        """The first token came; repeated or unknown, nothing happens.
+
+        Args:
+            request: its id.
+            now: seconds.
+            cached_tokens: of the prompt that the engine found in its cache, where it says so.
+        """
+        flight = self._flights.get(request)
+        if flight is None or flight.started:
+            return
+        flight.started = True
+        replica, prompt = flight.decision.replica, flight.request.prompt
+        self.loads.first_token(request)
+        self._hints.append(self.loads.hint(replica))
+        computed = flight.decision.uncached_tokens
+        if cached_tokens is not None:
+            computed = max(1, prompt.tokens - cached_tokens)
+            self._correct(flight, ceil(cached_tokens / prompt.block_tokens))
+        self._bounds[replica].first_token(now, flight.dispatched, computed)
+        self._expect()
+
+    def generated(self, request: str, tokens: int) -> None:
+        """Output came, which its team is charged for; unknown, nothing happens."""
+        flight = self._flights.get(request)
+        if flight is not None:
+            self.queue.finish(flight.queued, tokens)
+
+    def ended(self, request: str, now: float) -> None:
+        """It is over: complete, failed, or abandoned while it ran; unknown, nothing happens.
+
+        Args:
+            request: its id.
+            now: seconds.
+        """
+        flight = self._flights.pop(request, None)
+        if flight is None:
+            return
+        replica = flight.decision.replica
+        self._batch[replica].pop(request, None)
+        self.loads.ended(request)
+        self._hints.append(self.loads.hint(replica))
+        if not flight.started:
+            # Nobody knows how much of it was computed.
+            self.index.forget(replica, flight.request.prompt.hashes[flight.decision.cached_blocks :])
+
+    def cancel(self, request: str, now: float) -> str | None:
+        """The caller left.
+
+        Args:
+            request: its id.
+            now: seconds.
+
+        Returns:
+            The replica at which it is to be aborted; None if it only waited.
+        """
+        if self.queue.cancel(request):
+            del self._waiting[request]
+            return None
+        flight = self._flights.get(request)
+        if flight is None:
+            return None
+        self.ended(request, now)
+        return flight.decision.replica
+
+    def receive(self, hint: Hint, now: float) -> None:
+        """Take in what another gateway says.
+
+        Args:
+            hint: from any gateway.
+            now: seconds.
+        """
+        if hint.gateway == self.loads.gateway:
+            return
+        self.loads.receive(hint, now)
+        if hint.hashes:
+            self.index.insert(hint.replica, hint.hashes)
+
+    def take_hints(self) -> list[Hint]:
+        """What the others should hear; each is returned once."""
+        hints, self._hints = self._hints, []
+        return hints
+
+    def _fits(self, queued: QueueRequest, placed: list[Decision]) -> bool:
+        """Place it among the replicas that have room; the decision goes to `placed`."""
+        request, _ = self._waiting[queued.id]
+        depths = self.index.match(request.prompt.hashes)
+        candidates = self._with_room(request, depths)
+        if not candidates:
+            return False
+        placed.append(self._placement.place(request.prompt, candidates, depths))
+        return True
+
+    def _with_room(self, request: PoolRequest, depths: Mapping[str, int]) -> list[Load]:
+        bounds, prompt, context = self._bounds, request.prompt, request.context_tokens
+        batch = request.tier == "batch"
+        tokens, block_tokens, depth_of = prompt.tokens, prompt.block_tokens, depths.get
+        return [
+            load
+            for load in self.loads
+            if bounds[load.replica].admits(
+                load, tokens - depth_of(load.replica, 0) * block_tokens, context, batch
+            )
+        ]
+
+    def _dispatch(
+        self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
+    ) -> Dispatch:
+        flight = _Flight(request, queued, decision, now)
+        self._flights[request.id] = flight
+        if request.tier == "batch":
+            self._batch[decision.replica][request.id] = flight
+        self.index.insert(decision.replica, request.prompt.hashes)
+        self.loads.dispatched(
+            request.id, decision.replica, decision.uncached_tokens, request.context_tokens
+        )
+        self._hints.append(self.loads.hint(decision.replica, request.prompt.hashes))
+        return Dispatch(request, decision)
+
+    def _make_room(self, now: float) -> list[Action]:
+        """Take batch requests back where that lets the interactive one in whose turn it is.
+
+        Of the replicas where it helps, the one where the fewest must go, and there the youngest.
+        """
+        head = self.queue.head(now)
+        if head is None or head.tier == "batch" or not any(self._batch.values()):
+            return []
+        request, _ = self._waiting[head.id]
+        depths = self.index.match(request.prompt.hashes)
+        best: list[_Flight] = []
+        for replica, flights in self._batch.items():
+            uncached = request.prompt.uncached(depths.get(replica, 0))
+            victims = self._victims(replica, flights, uncached, request.context_tokens)
+            if victims and (not best or len(victims) < len(best)):
+                best = victims
+        actions: list[Action] = []
+        for flight in best:
+            actions.append(Yield(flight.request.id, flight.decision.replica))
+            self.ended(flight.request.id, now)
+            self.queue.restore(flight.queued, now)
+            self._waiting[flight.request.id] = (flight.request, flight.queued)
+        return actions
+
+    def _victims(
+        self, replica: str, flights: Mapping[str, _Flight], uncached: int, context: int
+    ) -> list[_Flight]:
+        """The youngest batch requests at a replica without which there is room; [] if never."""
+        load, bound = replace(self.loads[replica]), self._bounds[replica]
+        victims = []
+        for flight in reversed(flights.values()):
+            load.running -= 1
+            load.context_tokens -= flight.request.context_tokens
+            if not flight.started:
+                load.queued_prefill_tokens -= flight.decision.uncached_tokens
+            victims.append(flight)
+            if bound.admits(load, uncached, context, batch=False):
+                return victims
+        return []
+
+    def _correct(self, flight: _Flight, cached: int) -> None:
+        """Correct the index, unless the difference is what rounding makes of it.
+
+        An engine computes at least a prompt's last token, and with it the block.
+        """
+        believed = flight.decision.cached_blocks
+        if abs(believed - cached) > 1:
+            hashes = flight.request.prompt.hashes
+            self.index.correct(flight.decision.replica, hashes, believed, cached)
+
+    def _service_seconds(self, work: int) -> float:
+        """From leaving the queue to the first token: what may be queued before it, and itself."""
+        seconds = []
+        for load in self.loads:
+            bound = self._bounds[load.replica]
+            queued = min(load.queued_prefill_tokens / bound.prefill_rate, bound.queue_seconds)
+            seconds.append(queued + work / bound.prefill_rate)
+        return min(seconds, default=0.0)
+
+    def _expect(self) -> None:
+        self.queue.expect(
+            sum(self._bounds[load.replica].prefill_rate * load.weight for load in self.loads)
+        )
