@@ -16,6 +16,7 @@ from sluice import __version__
 from sluice.gateway import operations
 from sluice.gateway.config_file import load_config
 from sluice.gateway.embedded import EmbeddedServerError
+from sluice.gateway.engine_options import engine_options, engine_settings, simulator_config
 from sluice.gateway.logs import configure_logs
 from sluice.gateway.server import PortTaken
 from sluice.gateway.settings import ConfigError
@@ -120,10 +121,14 @@ def migrate() -> None:
 @click.option("--model", default="simulator", show_default=True, help="Name that it serves.")
 @click.option("--ttft-ms", default=20.0, show_default=True, help="Time to first token.")
 @click.option("--itl-ms", default=5.0, show_default=True, help="Time between tokens.")
-def simulator(host: str, port: int, model: str, ttft_ms: float, itl_ms: float) -> None:
-    """Serve a vLLM look-alike over HTTP."""
+@engine_options
+def simulator(
+    host: str, port: int, model: str, ttft_ms: float, itl_ms: float, **engine: Any
+) -> None:
+    """Serve a vLLM look-alike over HTTP; any option from `--kv-blocks` on gives it an engine."""
     configure_logs()
-    _run(operations.simulator(host, port, model, ttft_ms, itl_ms))
+    config = simulator_config(ttft_ms, itl_ms, engine_settings(engine))
+    _run(operations.simulator(host, port, model, config))
 
 
 @main.group()

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sluice.billing.prices import Price, nano_usd
+from sluice.gateway.engine_options import EngineSettings
 from sluice.gateway.key_files import read_keys
 from sluice.router.catalog import Capability, Tier
 
@@ -148,6 +149,7 @@ class SimulatorProvider(_Strict):
     kind: Literal["simulator"]
     ttft_ms: float = Field(20.0, ge=0)
     itl_ms: float = Field(5.0, ge=0)
+    engine: EngineSettings | None = None
     timeouts: TimeoutSettings = TimeoutSettings()
 
 

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from sluice.backends.anthropic import AnthropicBackend, AnthropicConfig
 from sluice.backends.base import Backend
 from sluice.backends.openai import OpenAIBackend, OpenAIConfig
-from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
+from sluice.backends.simulator import SimulatorBackend
 from sluice.backends.vllm import VLLMBackend, VLLMConfig
 from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.billing.recorder import Recorder, RecorderConfig
@@ -28,6 +28,7 @@ from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing, KeySync
 from sluice.gateway.conversations import Conversations
+from sluice.gateway.engine_options import simulator_config
 from sluice.gateway.key_files import KeyFiles
 from sluice.gateway.lifeline import Lifelines
 from sluice.gateway.meter import Meter
@@ -127,7 +128,7 @@ def _backend(provider: Provider) -> Backend:
             return VLLMBackend(VLLMConfig(provider.replicas[0], connect))
         case _:
             return SimulatorBackend(
-                SimulatorConfig(provider.ttft_ms / 1000, provider.itl_ms / 1000)
+                simulator_config(provider.ttft_ms, provider.itl_ms, provider.engine)
             )
 
 

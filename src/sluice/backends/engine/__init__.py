@@ -9,6 +9,7 @@
     scheduler.py   one step: who gets how many tokens, who is preempted
     counters.py    what `/metrics` counts
     engine.py      the loop in virtual time
+    presets.py     paces that were fitted to real engines
 
 Nothing here reads a clock or draws a random number: the same calls have the same outcome. The rules
 are those of vLLM 0.32 (`vllm/v1/core`) for a model with full attention, without speculative
