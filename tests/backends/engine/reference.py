@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from sluice.backends.engine import EngineConfig, EngineRequest, Output, Policy, Refusal, Step
+from sluice.backends.engine import EngineConfig, EngineRequest, Load, Output, Policy, Refusal, Step
 
 
 @dataclass(eq=False)
@@ -52,6 +52,7 @@ class ReferenceEngine:
         self.batch: list[tuple[Job, int]] = []
         self.preempted: list[str] = []
         self.start = 0.0
+        self.load = Load()
         self.due: float | None = None
         self.numbers = 0
         self.published = 0
@@ -93,11 +94,9 @@ class ReferenceEngine:
         return False
 
     def step(self, now: float) -> Step:
-        ended = (
-            Step(self.start, now, 1, [], self.preempted)
-            if self.batch
-            else Step(now, now, 0, [], [])
-        )
+        ended = Step(now, now, 0, [], [], Load())
+        if self.batch:
+            ended = Step(self.start, now, 1, [], self.preempted, self.load)
         for job in self.aborted:
             self.running.remove(job)
             self.give_back(job)
@@ -124,6 +123,7 @@ class ReferenceEngine:
         while not self.batch and (self.running or self.waiting):
             self.schedule()
         if self.batch:
+            self.load = self.counted()
             self.due = now + self.duration()
 
     def schedule(self) -> None:
@@ -219,6 +219,18 @@ class ReferenceEngine:
             elif block.users == 0:
                 self.free.append(block)
         job.blocks = []
+
+    def counted(self) -> Load:
+        load = Load()
+        for job, tokens in self.batch:
+            before = list(range(job.computed, job.computed + tokens))
+            if tokens == 1:
+                load.decodes += 1
+                load.decode_context += before[0]
+            else:
+                load.prefill_tokens += tokens
+                load.prefill_context += sum(before)
+        return load
 
     def duration(self) -> float:
         pace = self.config.pace

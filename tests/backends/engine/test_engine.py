@@ -12,7 +12,7 @@ from tests.backends.engine.reference import ReferenceEngine
 from tests.backends.engine.replay import PACE, Action, configs, loads, replay
 
 data = st.data()
-thorough = settings(max_examples=300, deadline=None)
+thorough = settings(max_examples=100, deadline=None)
 
 
 @thorough

@@ -18,13 +18,14 @@ decoding, LoRA or multimodal inputs.
 
 from sluice.backends.engine.config import EngineConfig, Policy
 from sluice.backends.engine.engine import Engine, Output, Step
-from sluice.backends.engine.pace import Pace
+from sluice.backends.engine.pace import Load, Pace
 from sluice.backends.engine.request import EngineRequest, Refusal
 
 __all__ = [
     "Engine",
     "EngineConfig",
     "EngineRequest",
+    "Load",
     "Output",
     "Pace",
     "Policy",

@@ -51,6 +51,7 @@ class Step(NamedTuple):
         steps: how many they were.
         outputs: what came out; requests within their prompt have none.
         preempted: ids of the requests that lost their blocks when it began.
+        load: what the first of them computed.
     """
 
     start: float
@@ -58,6 +59,7 @@ class Step(NamedTuple):
     steps: int
     outputs: list[Output]
     preempted: list[str]
+    load: Load
 
     @property
     def duration(self) -> float:
@@ -171,7 +173,7 @@ class Engine:
             now: the time, in seconds: `due`, or later in an engine that lags behind.
         """
         under_way = self._step
-        ended = Step(now, now, 0, [], []) if under_way is None else self._end(under_way)
+        ended = Step(now, now, 0, [], [], Load()) if under_way is None else self._end(under_way)
         self._step = self._begin(now)
         self._wake = None
         return ended
@@ -252,7 +254,7 @@ class Engine:
             if progress.computed >= progress.length:
                 outputs.append(self._emit(progress, steps))
         preempted = [progress.request.id for progress in step.batch.preempted]
-        return Step(step.start, step.end, steps, outputs, preempted)
+        return Step(step.start, step.end, steps, outputs, preempted, step.load)
 
     def _emit(self, progress: Progress, count: int) -> Output:
         """Give a request its tokens, and let it go with its last one."""
