@@ -11,10 +11,19 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from sluice.backends.engine import EngineRequest, Output, Refusal, Step
+from sluice.backends.engine import EngineRequest, Output, Refusal
 from sluice.router.pool.index import PrefixIndex
+
+
+class Stepped(Protocol):
+    """What a step had as its outcome."""
+
+    @property
+    def outputs(self) -> Sequence[Output]:
+        """What came out."""
+        ...
 
 
 class Replica(Protocol):
@@ -33,9 +42,13 @@ class Replica(Protocol):
         """Forget a request; says whether it was unfinished."""
         ...
 
-    def step(self, now: float) -> Step:
+    def step(self, now: float) -> Stepped:
         """What has come out at `due`."""
         ...
+
+
+class _Outputs(NamedTuple):
+    outputs: list[Output]
 
 
 @dataclass(slots=True)
@@ -103,7 +116,7 @@ class SerialEngine:
                 return True
         return False
 
-    def step(self, now: float) -> Step:
+    def step(self, now: float) -> Stepped:
         """First tokens and ends up to now."""
         outputs = []
         while (due := self.due) is not None and due <= now:
@@ -117,7 +130,7 @@ class SerialEngine:
             if ended is not None:
                 request, cached = ended
                 outputs.append(Output(request_id, request.output_tokens - 1, False, "stop", cached))
-        return Step(now, now, 1, outputs, [])
+        return _Outputs(outputs)
 
     def _begin(self, now: float) -> None:
         self._prefill = None

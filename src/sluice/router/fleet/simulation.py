@@ -67,7 +67,7 @@ class FleetConfig:
     index_factor: float = 1.0
     ttft_slo: float | None = None
     itl_slo: float | None = None
-    queue: QueuePolicy = QueuePolicy()
+    queue: QueuePolicy = field(default_factory=QueuePolicy)
     teams: tuple[TeamShare, ...] = ()
     seed: int = 0
 
@@ -153,6 +153,7 @@ class Simulation:
         self._weights = {team.name: team.weight for team in config.teams}
         self._events: list[_Event] = []
         self._order = 0
+        self._wakes: list[float | None] = [None] * config.gateways
         self._scheduled: list[float | None] = [None] * config.replicas
         self._now = 0.0
 
@@ -208,6 +209,15 @@ class Simulation:
                 case Shed():
                     self._refuse(action)
         self._share(gateway)
+        wake = self._gateways[gateway].wake()
+        if wake is not None and wake != self._wakes[gateway]:
+            self._wakes[gateway] = wake
+            self._at(wake, lambda: self._wake(gateway, wake))
+
+    def _wake(self, gateway: int, time: float) -> None:
+        if self._wakes[gateway] == time:
+            self._wakes[gateway] = None
+            self._decide(gateway)
 
     def _send(self, gateway: int, request: PoolRequest, replica: int) -> None:
         config = self._config
@@ -320,12 +330,17 @@ def _engine(config: FleetConfig) -> Replica:
 def _gateway(config: FleetConfig, number: int) -> PoolScheduler:
     bounds = None if config.ttft_slo is None else BoundPolicy(config.ttft_slo)
     gateway = PoolScheduler(
-        f"gateway-{number}", _placement(config, number), bounds, config.queue
+        f"gateway-{number}",
+        _placement(config, number),
+        bounds,
+        config.queue,
+        config.hint_seconds,
+        silence=float("inf"),  # nobody dies here, and heartbeats would say nothing
     )
     limits = ReplicaLimits(
         kv_blocks=max(1, round(config.blocks * config.index_factor)),
         block_tokens=config.block_tokens,
-        max_running=config.max_num_seqs if bounds else 1_000_000,
+        max_running=1_000_000,
         prefill_rate=config.prefill_rate,
     )
     for replica in range(config.replicas):

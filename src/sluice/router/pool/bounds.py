@@ -118,7 +118,9 @@ class ReplicaBound:
         if load.context_tokens + context_tokens > limits.kv_blocks * limits.block_tokens * share:
             return False
         room = self.prefill_rate * self.queue_seconds * share
-        return load.queued_prefill_tokens == 0 or load.queued_prefill_tokens + prefill_tokens <= room
+        return (
+            load.queued_prefill_tokens == 0 or load.queued_prefill_tokens + prefill_tokens <= room
+        )
 
     def first_token(self, now: float, dispatched: float, prefill_tokens: int) -> None:
         """Learn from a first token.

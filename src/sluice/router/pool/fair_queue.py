@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
 from math import ceil, exp
 from typing import Literal
@@ -309,6 +309,13 @@ class FairQueue:
     def counter(self, team: str, tier: Tier = "interactive") -> float:
         """The service that a team has had, in weighted tokens."""
         return self._lanes[tier].counters.get(team, 0.0)
+
+    @property
+    def expiry(self) -> float | None:
+        """When the next request has waited too long, if it is still there; seconds."""
+        while self._deadlines and not self._deadlines[0][1].waiting:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
 
     @property
     def rate(self) -> float:

@@ -44,7 +44,7 @@ class PrefixIndex:
     def __init__(self) -> None:
         """An index of no replica; `add` brings them in."""
         self._caches: dict[str, _Cache] = {}
-        self._names: list[str | None] = []
+        self._names: list[str] = []  # by bit; "" where one left
         self._holders: dict[int, int] = {}
 
     def add(self, replica: str, capacity: int) -> None:
@@ -62,7 +62,7 @@ class PrefixIndex:
         if capacity < 1:
             raise ValueError("a cache has at least one block")
         try:
-            slot = self._names.index(None)
+            slot = self._names.index("")
             self._names[slot] = replica
         except ValueError:
             slot = len(self._names)
@@ -76,7 +76,7 @@ class PrefixIndex:
             return
         self.clear(replica)
         del self._caches[replica]
-        self._names[cache.bit.bit_length() - 1] = None
+        self._names[cache.bit.bit_length() - 1] = ""
 
     def __contains__(self, replica: str) -> bool:
         """Whether the replica is known."""
@@ -114,10 +114,9 @@ class PrefixIndex:
     def _note(self, mask: int, depth: int, depths: dict[str, int]) -> None:
         names = self._names
         while mask:
-            name = names[mask.bit_length() - 1]
-            assert name is not None  # a bit without a replica is never set
-            depths[name] = depth
-            mask ^= 1 << (mask.bit_length() - 1)
+            slot = mask.bit_length() - 1
+            depths[names[slot]] = depth
+            mask ^= 1 << slot
 
     def depth(self, replica: str, hashes: Sequence[int]) -> int:
         """How many leading blocks of a prompt one replica holds."""

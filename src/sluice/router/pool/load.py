@@ -10,7 +10,7 @@ all a gateway sees its own part, which is how a single one works anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 #: Seconds after which nothing from a gateway means that it is gone.
@@ -102,9 +102,7 @@ class LoadBook:
         for peer in self._peers.values():
             part = peer.parts.get(replica)
             if part is not None:
-                _shift(
-                    load, part.queued_prefill_tokens, part.running, part.context_tokens
-                )
+                _shift(load, part.queued_prefill_tokens, part.running, part.context_tokens)
 
     def remove(self, replica: str) -> None:
         """Forget a replica and what was outstanding there."""
@@ -125,6 +123,11 @@ class LoadBook:
     def __contains__(self, replica: str) -> bool:
         """Whether the replica is known."""
         return replica in self._loads
+
+    @property
+    def peers(self) -> Collection[str]:
+        """Names of the other gateways that are alive."""
+        return self._peers.keys()
 
     def dispatched(
         self, request: str, replica: str, prefill_tokens: int, context_tokens: int

@@ -196,8 +196,8 @@ class ConsistentHash:
         """Put new replicas on the ring. Those that are away for a while keep their places."""
         if self._members.issuperset(replicas) and len(self._members) <= 2 * len(replicas) + 8:
             return
-        names = replicas.keys() if self._members.issuperset(replicas) else replicas | self._named()
-        self._members = frozenset(names)
+        known = self._members.issuperset(replicas)
+        self._members = frozenset(replicas) if known else self._members.union(replicas)
         points = sorted(
             (_ring_point(f"{name} {number}"), name)
             for name in self._members
@@ -205,9 +205,6 @@ class ConsistentHash:
         )
         self._keys = [point for point, _ in points]
         self._owners = [name for _, name in points]
-
-    def _named(self) -> dict[str, None]:
-        return dict.fromkeys(self._members)
 
 
 def _ring_point(text: str) -> int:
@@ -228,9 +225,7 @@ class LeastLoaded:
     ) -> Decision:
         """The replica with the least to do."""
         least = min(load.queued_prefill_tokens / load.weight for load in candidates)
-        ties = [
-            load for load in candidates if load.queued_prefill_tokens / load.weight == least
-        ]
+        ties = [load for load in candidates if load.queued_prefill_tokens / load.weight == least]
         return _decide(prompt, _lightest(ties, self._random), depths, "load")
 
 

@@ -13,8 +13,9 @@ pile up until `take_hints`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 from sluice.router.pool.bounds import BoundPolicy, ReplicaBound, ReplicaLimits
@@ -27,8 +28,9 @@ from sluice.router.pool.fair_queue import (
     Tier,
 )
 from sluice.router.pool.index import PrefixIndex
-from sluice.router.pool.load import Hint, Load, LoadBook
+from sluice.router.pool.load import SILENCE_SECONDS, Hint, Load, LoadBook
 from sluice.router.pool.placement import Decision, Placement, Prompt
+from sluice.router.pool.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +102,25 @@ class PoolScheduler:
         placement: Placement,
         bounds: BoundPolicy | None = None,
         queue: QueuePolicy | None = None,
+        hint_seconds: float = 0.0,
+        silence: float = SILENCE_SECONDS,
     ) -> None:
         """Args:
         gateway: a name that no other process has or had, since hints are numbered by it.
         placement: the policy.
         bounds: how deep queues at replicas may be; None: as deep as the replicas take.
         queue: how the fair queue behaves; None: the defaults.
+        hint_seconds: how long hints take; long prompts then wait for the gateway's turn.
+        silence: seconds after which a gateway that says nothing is forgotten.
         """
         self.index = PrefixIndex()
-        self.loads = LoadBook(gateway)
+        self.loads = LoadBook(gateway, silence)
         self.queue = FairQueue(queue or QueuePolicy(), rate=1.0)
         self._placement = placement
         self._policy = bounds
         self._bounds: dict[str, ReplicaBound] = {}
+        self._turns = Turns(gateway, hint_seconds)
+        self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, _Flight] = {}
         self._batch: dict[str, dict[str, _Flight]] = {}
@@ -160,24 +168,21 @@ class PoolScheduler:
         Returns:
             The refusal; None if it waits, perhaps only until the next `decide`.
         """
-        depths = self.index.match(request.prompt.hashes)
-        work = request.prompt.uncached(max(depths.values(), default=0))
-        queued = QueueRequest(
-            request.id,
-            request.team,
-            request.prompt.tokens,
-            work,
-            request.priority,
-            request.tier,
-            request.slo,
-            request.weight,
-        )
-        service = 0.0 if request.slo is None else self._service_seconds(work)
-        outcome = self.queue.offer(queued, now, service=service)
-        if isinstance(outcome, Shed):
-            return outcome
-        self._waiting[request.id] = (request, queued)
-        return None
+        work = self._work(request)
+        if not len(self.queue):
+            wait = self._turns.wait(self.loads.peers, self._prefill_seconds(work), now)
+            if wait > 0:
+                self._held[request.id] = (now + wait, request)
+                return None
+        return self._offer(request, work, now)
+
+    def wake(self) -> float | None:
+        """When `decide` is to be called at the latest, in seconds; None: only after a report."""
+        held = next(iter(self._held.values()), None)
+        expiry = self.queue.expiry
+        if held is None or expiry is None:
+            return held[0] if held else expiry
+        return min(held[0], expiry)
 
     def decide(self, now: float) -> list[Action]:
         """What is to be done now, in order.
@@ -186,12 +191,20 @@ class PoolScheduler:
             now: seconds.
         """
         actions: list[Action] = []
+        while self._held:
+            due, request = next(iter(self._held.values()))
+            if due > now:
+                break
+            del self._held[request.id]
+            refusal = self._offer(request, self._work(request), now)
+            if refusal is not None:
+                actions.append(refusal)
         for shed in self.queue.expired(now):
             del self._waiting[shed.request]
             actions.append(shed)
         while len(self.queue):
             placed: list[Decision] = []
-            queued = self.queue.next(now, lambda request: self._fits(request, placed))
+            queued = self.queue.next(now, partial(self._fits, placed))
             if queued is None:
                 yields = self._make_room(now)
                 if not yields:
@@ -224,6 +237,52 @@ class PoolScheduler:
         self._bounds[replica].first_token(now, flight.dispatched, computed)
         self._expect()
 
+    def assume_first_token(self, request: str) -> None:
+        """Its prompt is probably computed, though nobody can see it, as of an answer that comes
+        whole; nothing is learnt from it. Repeated or unknown, nothing happens."""
+        flight = self._flights.get(request)
+        if flight is None or flight.started:
+            return
+        flight.started = True
+        self.loads.first_token(request)
+        self._hints.append(self.loads.hint(flight.decision.replica))
+
+    def found_cached(self, request: str, blocks: int) -> None:
+        """The engine says how many leading blocks of its prompt it found in its cache."""
+        flight = self._flights.get(request)
+        if flight is not None:
+            self._correct(flight, blocks)
+
+    def shown(self, request: str) -> None:
+        """Its caller has seen output of it: it is not taken back to make room any more."""
+        flight = self._flights.get(request)
+        if flight is not None and flight.request.tier == "batch":
+            self._batch[flight.decision.replica].pop(request, None)
+
+    def move(self, request: str, avoid: Collection[str], now: float) -> Dispatch | None:
+        """Its replica failed it before it answered: it goes elsewhere, at once and at no charge,
+        since it had its turn.
+
+        Args:
+            request: its id.
+            avoid: replicas that it must not go to.
+            now: seconds.
+
+        Returns:
+            Where to; None, and it is over, where no other replica takes requests.
+        """
+        flight = self._flights.get(request)
+        if flight is None:
+            return None
+        self.ended(request, now)
+        moved = flight.request
+        depths = self.index.match(moved.prompt.hashes)
+        others = [load for load in self.loads if load.weight > 0 and load.replica not in avoid]
+        if not others:
+            return None
+        decision = self._placement.place(moved.prompt, others, depths)
+        return self._dispatch(moved, flight.queued, decision, now)
+
     def generated(self, request: str, tokens: int) -> None:
         """Output came, which its team is charged for; unknown, nothing happens."""
         flight = self._flights.get(request)
@@ -246,7 +305,9 @@ class PoolScheduler:
         self._hints.append(self.loads.hint(replica))
         if not flight.started:
             # Nobody knows how much of it was computed.
-            self.index.forget(replica, flight.request.prompt.hashes[flight.decision.cached_blocks :])
+            self.index.forget(
+                replica, flight.request.prompt.hashes[flight.decision.cached_blocks :]
+            )
 
     def cancel(self, request: str, now: float) -> str | None:
         """The caller left.
@@ -258,6 +319,8 @@ class PoolScheduler:
         Returns:
             The replica at which it is to be aborted; None if it only waited.
         """
+        if self._held.pop(request, None) is not None:
+            return None
         if self.queue.cancel(request):
             del self._waiting[request]
             return None
@@ -280,12 +343,44 @@ class PoolScheduler:
         if hint.hashes:
             self.index.insert(hint.replica, hint.hashes)
 
+    def announce(self, now: float) -> None:
+        """Once a second or so: have hints of all replicas ready, and forget silent gateways."""
+        self.loads.expire(now)
+        self._hints.extend(self.loads.hint(load.replica) for load in self.loads)
+
+    def prefill_rate(self, replica: str) -> float | None:
+        """Prompt tokens a second that a replica is seen to compute; None: there is no such one."""
+        bound = self._bounds.get(replica)
+        return None if bound is None else bound.prefill_rate
+
     def take_hints(self) -> list[Hint]:
         """What the others should hear; each is returned once."""
         hints, self._hints = self._hints, []
         return hints
 
-    def _fits(self, queued: QueueRequest, placed: list[Decision]) -> bool:
+    def _work(self, request: PoolRequest) -> int:
+        depths = self.index.match(request.prompt.hashes)
+        return request.prompt.uncached(max(depths.values(), default=0))
+
+    def _offer(self, request: PoolRequest, work: int, now: float) -> Shed | None:
+        queued = QueueRequest(
+            request.id,
+            request.team,
+            request.prompt.tokens,
+            work,
+            request.priority,
+            request.tier,
+            request.slo,
+            request.weight,
+        )
+        service = 0.0 if request.slo is None else self._service_seconds(work)
+        outcome = self.queue.offer(queued, now, service=service)
+        if isinstance(outcome, Shed):
+            return outcome
+        self._waiting[request.id] = (request, queued)
+        return None
+
+    def _fits(self, placed: list[Decision], queued: QueueRequest) -> bool:
         """Place it among the replicas that have room; the decision goes to `placed`."""
         request, _ = self._waiting[queued.id]
         depths = self.index.match(request.prompt.hashes)
@@ -351,7 +446,7 @@ class PoolScheduler:
         """The youngest batch requests at a replica without which there is room; [] if never."""
         load, bound = replace(self.loads[replica]), self._bounds[replica]
         victims = []
-        for flight in reversed(flights.values()):
+        for flight in reversed(list(flights.values())):
             load.running -= 1
             load.context_tokens -= flight.request.context_tokens
             if not flight.started:
@@ -370,6 +465,10 @@ class PoolScheduler:
         if abs(believed - cached) > 1:
             hashes = flight.request.prompt.hashes
             self.index.correct(flight.decision.replica, hashes, believed, cached)
+
+    def _prefill_seconds(self, work: int) -> float:
+        bound = next(iter(self._bounds.values()), None)
+        return work / bound.prefill_rate if bound else 0.0
 
     def _service_seconds(self, work: int) -> float:
         """From leaving the queue to the first token: what may be queued before it, and itself."""
