@@ -11,13 +11,21 @@ import time
 
 import structlog
 
-from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
+from sluice.backends.base import BackendError, Endpoint, Placed, UpstreamResponse
 from sluice.billing.recorder import Recorder, UsageNotDurable
 from sluice.gateway.auth import KeyRing, Principal, credential_of
 from sluice.gateway.conversations import Conversations
 from sluice.gateway.errors import GatewayError, from_resting, from_upstream
 from sluice.gateway.exchange import Admitted, Exchange, Outcome, Receive, Scope, Send
-from sluice.gateway.intake import ClientLeft, Received, read_body, receive_body, too_slow
+from sluice.gateway.intake import (
+    ClientLeft,
+    Received,
+    read_body,
+    receive_body,
+    conversation_of,
+    requested_priority,
+    too_slow,
+)
 from sluice.gateway.lifeline import Cut, Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import UNKNOWN, Metrics
@@ -149,12 +157,17 @@ class Pipeline:
             encoding=received.encoding,
             headers=received.headers,
             conversation=conversation,
+            team_id=principal.team_id,
+            tier=received.tier,
+            priority=requested_priority(exchange),
         )
 
     def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
         name, policy = received.request.model, principal.policy
         try:
-            route = self._router.route(name, exchange.endpoint, received.tier)
+            route = self._router.route(
+                name, exchange.endpoint, received.tier, conversation_of(exchange)
+            )
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
         if not policy.allows_model(name):
@@ -313,6 +326,9 @@ class _Attempts:
         exchange.attempts = step.number
         exchange.stream = None
         exchange.attempt_started_at = time.monotonic()
+
+    def attempt_placed(self, placed: Placed) -> None:
+        self._exchange.placed = placed
 
     def attempt_streams(self, stream: StreamCodec) -> None:
         self._exchange.stream = stream

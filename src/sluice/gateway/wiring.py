@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import asyncpg
 import structlog
@@ -34,6 +35,11 @@ from sluice.gateway.lifeline import Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline import Pipeline
+from sluice.gateway.pool_metrics import PoolMetrics
+from sluice.gateway.pool_wiring import create_pools
+from sluice.gateway.registry.prices import PriceBook
+from sluice.gateway.registry.store import changed_versions
+from sluice.gateway.registry.sync import RegistrySync
 from sluice.gateway.responses import ResponseStore
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin import admin_router
@@ -61,6 +67,7 @@ from sluice.router.credentials import Credentials
 from sluice.router.dispatch import Dispatcher
 from sluice.router.plan import Fallbacks
 from sluice.router.policy import Router
+from sluice.router.pool.pools import Pools
 
 #: Bound on output that the first team gets, so that a bare SDK call works.
 FIRST_TEAM_MAX_TOKENS = 1024
@@ -109,8 +116,12 @@ async def connect_database(url: str) -> asyncpg.Pool:
 
 
 def create_backends(config: Config) -> dict[str, Backend]:
-    """The providers' backends, by name."""
-    return {name: _backend(provider) for name, provider in config.providers.items()}
+    """The providers' backends, by name; without the pools, see `create_pools`."""
+    return {
+        name: _backend(provider)
+        for name, provider in config.providers.items()
+        if not (isinstance(provider, VLLMProvider) and provider.pooled)
+    }
 
 
 def _backend(provider: Provider) -> Backend:
@@ -138,15 +149,10 @@ def create_credentials(config: Config) -> dict[str, Credentials]:
     return {name: Credentials(keys, longest) for name, keys in config.credentials().items()}
 
 
-def create_dispatcher(
-    config: Config,
-    backends: Mapping[str, Backend],
-    credentials: Mapping[str, Credentials],
-    metrics: Metrics,
-) -> Dispatcher:
-    """The dispatcher with its breakers and credentials."""
+def create_breakers(config: Config, metrics: Metrics) -> Breakers:
+    """The breakers of all deployments."""
     given = config.dispatch.breaker
-    breakers = Breakers(
+    return Breakers(
         BreakerConfig(
             window=given.window_seconds,
             min_calls=given.min_calls,
@@ -156,6 +162,15 @@ def create_dispatcher(
         ),
         observer=metrics,
     )
+
+
+def create_dispatcher(
+    config: Config,
+    backends: Mapping[str, Backend],
+    credentials: Mapping[str, Credentials],
+    breakers: Breakers,
+) -> Dispatcher:
+    """The dispatcher with its credentials."""
 
     def redact(text: str) -> str:
         """With the credentials of now, rotated ones included."""
@@ -173,6 +188,24 @@ def create_router(config: Config, catalog: Catalog) -> Router:
         for model in config.models
     }
     return Router(catalog, fallbacks)
+
+
+def create_registry_sync(
+    config: Config, pool: asyncpg.Pool, catalog: Catalog, prices: PriceBook, breakers: Breakers
+) -> RegistrySync:
+    """What keeps the catalogue as the registry has it."""
+    pools = {
+        name: _timeouts(provider)
+        for name, provider in config.providers.items()
+        if isinstance(provider, VLLMProvider)
+    }
+    return RegistrySync(
+        partial(changed_versions, pool),
+        catalog,
+        prices,
+        pools,
+        lambda: breakers.retain(catalog.deployments()),
+    )
 
 
 def create_catalog(config: Config) -> Catalog:
@@ -210,15 +243,19 @@ class Gateway:
     lifelines: Lifelines
     recorder: Recorder
     keys: KeySync
+    registry: RegistrySync
     key_files: KeyFiles
     backends: Mapping[str, Backend]
+    pools: Pools
     pool: asyncpg.Pool
 
     async def start(self) -> None:
         """Load the keys and begin the background work."""
         await self.keys.start()
+        await self.registry.start()
         await self.key_files.start()
         await self.recorder.start()
+        await self.pools.start()
         await self.lifelines.start()
 
     async def stop(self) -> None:
@@ -226,7 +263,9 @@ class Gateway:
         await self.lifelines.stop()
         await self.recorder.stop()
         await self.keys.stop()
+        await self.registry.stop()
         await self.key_files.stop()
+        await self.pools.stop()
         for backend in self.backends.values():
             await backend.close()
         self.pool.terminate()
@@ -248,15 +287,18 @@ def create_gateway(
     recorder = Recorder(link, RecorderConfig(environment.spool), metrics)
     lifelines = Lifelines(config.server.heartbeat_seconds, metrics.loop_lag.set)
     catalog = create_catalog(config)
-    backends = create_backends(config)
+    prices = PriceBook({m.name: m.price.price() for m in config.models if m.price is not None})
+    breakers = create_breakers(config, metrics)
+    pooled = create_pools(
+        config, PoolMetrics(metrics.registry, environment.metrics_dir is not None), gateway_id
+    )
+    backends = create_backends(config) | pooled
     credentials = create_credentials(config)
     pipeline = Pipeline(
         keys=ring,
         router=create_router(config, catalog),
-        dispatcher=create_dispatcher(config, backends, credentials, metrics),
-        meter=Meter(
-            {m.name: m.price.price() for m in config.models if m.price is not None}, gateway_id
-        ),
+        dispatcher=create_dispatcher(config, backends, credentials, breakers),
+        meter=Meter(prices, gateway_id),
         recorder=recorder,
         lifelines=lifelines,
         metrics=metrics,
@@ -279,10 +321,21 @@ def create_gateway(
         lifelines,
         recorder,
         sync,
+        create_registry_sync(config, pool, catalog, prices, breakers),
         KeyFiles(config.key_files(), credentials),
         backends,
+        Pools(
+            pooled,
+            connect_redis(environment.redis_url) if pooled and environment.redis_url else None,
+            lambda name: _first_secret(credentials.get(name)),
+        ),
         pool,
     )
+
+
+def _first_secret(held: Credentials | None) -> str | None:
+    """The key with which a provider is asked how it is."""
+    return next(iter(held.secrets()), None) if held is not None else None
 
 
 def _checks(pipeline: Pipeline, pool: asyncpg.Pool, recorder: Recorder) -> dict[str, Check]:
