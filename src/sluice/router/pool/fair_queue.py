@@ -8,13 +8,15 @@ Order, from the outside in:
 3. Teams, by virtual token counters (VTC, OSDI'24): the team that has had the least service for
    its weight is next. Service is input tokens, charged as a request leaves the queue, and twice
    the output tokens, charged as they are known. A team that returns from idleness starts at the
-   least counter of those that wait: it can save nothing up.
+   least counter of those that wait, less a small credit: its bursts pass before a team that
+   always waits, as long as it stays below its share, but it cannot save up for long.
 4. Within a team, by arrival.
 
 A request is refused at the door when its first token would come too late, and told when it would
 not. The wait is the work ahead of it over the rate at which the queue is seen to drain; of the
 other teams' work only that counts which fair sharing will let pass first, so that a team with a
-long queue waits for itself.
+long queue waits for itself. Nor is it less than its own team's work over the rate at which that
+team is seen to be served, which knows of the others that are still to come.
 
 Every operation takes O(log n) of the requests waiting, amortised: counters only rise, and a heap
 entry that lags behind is put back when it comes up.
@@ -26,8 +28,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from math import ceil, exp
+from math import ceil
 from typing import Literal
+
+from sluice.router.pool.rate import FadingRate
 
 Priority = Literal["high", "normal", "low"]
 Tier = Literal["interactive", "batch"]
@@ -97,6 +101,7 @@ class QueuePolicy:
     Attributes:
         input_weight: service for an input token.
         output_weight: service for an output token.
+        credit: seconds of the pool's whole work that a team may have saved up; 0 is plain VTC.
         ageing: seconds of waiting that lift a request by one band.
         max_waiting: requests that may wait in all.
         margin: part of the SLO that the expected time may take; the rest is for surprises.
@@ -104,6 +109,7 @@ class QueuePolicy:
 
     input_weight: float = 1.0
     output_weight: float = 2.0
+    credit: float = 2.0
     ageing: float = 10.0
     max_waiting: int = 10_000
     margin: float = 0.9
@@ -145,6 +151,33 @@ class _Band:
     weights: float = 0.0
 
 
+class _Drain:
+    """How fast something leaves the queue while it is not empty there."""
+
+    def __init__(self, assumed: float) -> None:
+        self._rate = FadingRate(assumed, _MEMORY_SECONDS)
+        self._since: float | None = None
+
+    @property
+    def rate(self) -> float:
+        return self._rate.value
+
+    def begin(self, now: float) -> None:
+        """Something waits, perhaps since long."""
+        if self._since is None:
+            self._since = now
+
+    def took(self, tokens: int, now: float, more: bool) -> None:
+        """Work left the queue, and whether more of it waits."""
+        if self._since is not None:
+            self._rate.add(tokens, max(0.0, now - self._since))
+        self._since = now if more else None
+
+    def end(self) -> None:
+        """Nothing waits any more, though nothing was served."""
+        self._since = None
+
+
 class _Lane:
     """The bands of one tier, with its teams' counters."""
 
@@ -159,13 +192,17 @@ class _Lane:
     def __len__(self) -> int:
         return sum(self._waiting_of.values())
 
-    def lift(self, team: str) -> None:
-        """Bring a team that returns from idleness to the level of those that wait."""
+    def waits(self, team: str) -> bool:
+        """Whether the team has a request here."""
+        return team in self._waiting_of
+
+    def lift(self, team: str, credit: float) -> None:
+        """Bring a team that returns from idleness up to those that wait, but for the credit."""
         if self._waiting_of.get(team):
             return
         tops = [top for top in map(self._least, self.bands) if top is not None]
         level = min(tops) if tops else self._last_left
-        self.counters[team] = max(self.counters.get(team, 0.0), level)
+        self.counters[team] = max(self.counters.get(team, 0.0), level - credit)
 
     def push(self, entry: _Entry) -> None:
         team = entry.request.team
@@ -262,6 +299,10 @@ class _Lane:
             heappop(heap)
         return None
 
+    def own(self, team: str) -> int:
+        """Work tokens of a team that wait."""
+        return sum(band.lines[team].work for band in self.bands if team in band.lines)
+
     def ahead(self, request: QueueRequest) -> float:
         """Work tokens that will probably be done before a request that joins now."""
         number = _BANDS[request.priority]
@@ -291,8 +332,8 @@ class FairQueue:
         self._deadlines: list[tuple[float, _Entry]] = []
         self._order = count()
         self._pool_rate = rate
-        self._drained, self._drain_seconds = rate, 1.0
-        self._backlog_since: float | None = None
+        self._drain = _Drain(rate)
+        self._team_drains: dict[tuple[str, Tier], _Drain] = {}
 
     def __len__(self) -> int:
         """How many wait."""
@@ -320,7 +361,7 @@ class FairQueue:
     @property
     def rate(self) -> float:
         """Work tokens a second that leave the queue while it is not empty."""
-        return min(self._pool_rate, self._drained / self._drain_seconds)
+        return min(self._pool_rate, self._drain.rate)
 
     def expect(self, rate: float) -> None:
         """The pool can take this many work tokens a second, by what its replicas are seen to do."""
@@ -345,7 +386,11 @@ class FairQueue:
         before = lane.ahead(request)
         if request.tier == "batch":
             before += sum(band.work for band in self._lanes["interactive"].bands)
-        expected = (before + ahead) / self.rate + service
+        wait = (before + ahead) / self.rate
+        if lane.waits(request.team):
+            drain = self._team_drains[request.team, request.tier]
+            wait = max(wait, lane.own(request.team) / drain.rate)
+        expected = wait + service
         if len(self._entries) >= self._policy.max_waiting:
             return Shed(request.id, max(1, ceil(expected)), "full")
         if request.slo is not None:
@@ -374,11 +419,14 @@ class FairQueue:
             raise ValueError(f"{request.id} waits already")
         lane = self._lanes[request.tier]
         entry = _Entry(request, now, order, _BANDS[request.priority])
-        lane.lift(request.team)
+        lane.lift(request.team, self._policy.credit * self.rate / request.weight)
         lane.push(entry)
         self._entries[request.id] = entry
-        if self._backlog_since is None:
-            self._backlog_since = now
+        self._drain.begin(now)
+        key = (request.team, request.tier)
+        if key not in self._team_drains:
+            self._team_drains[key] = _Drain(self.rate)
+        self._team_drains[key].begin(now)
 
     def next(self, now: float, fits: Callable[[QueueRequest], bool]) -> QueueRequest | None:
         """The next request, if there is room for it.
@@ -403,7 +451,9 @@ class FairQueue:
                 return None
             self._take(entry)
             lane.charge(request.team, self._service(request, request.input_tokens, 0))
-            self._note_drain(request.work_tokens, now)
+            self._drain.took(request.work_tokens, now, bool(self._entries))
+            drain = self._team_drains[request.team, request.tier]
+            drain.took(request.work_tokens, now, lane.waits(request.team))
             return request
         return None
 
@@ -422,8 +472,11 @@ class FairQueue:
         if entry is None:
             return False
         self._take(entry)
+        team, tier = entry.request.team, entry.request.tier
         if not self._entries:
-            self._backlog_since = None
+            self._drain.end()
+        if not self._lanes[tier].waits(team):
+            self._team_drains[team, tier].end()
         return True
 
     def finish(self, request: QueueRequest, output_tokens: int) -> None:
@@ -457,12 +510,3 @@ class FairQueue:
         policy = self._policy
         tokens = policy.input_weight * input_tokens + policy.output_weight * output_tokens
         return tokens / request.weight
-
-    def _note_drain(self, tokens: int, now: float) -> None:
-        """Learn the rate from what leaves while others wait."""
-        if self._backlog_since is not None:
-            seconds = max(0.0, now - self._backlog_since)
-            fade = exp(-seconds / _MEMORY_SECONDS)
-            self._drained = self._drained * fade + tokens
-            self._drain_seconds = max(1e-6, self._drain_seconds * fade + seconds)
-        self._backlog_since = now if self._entries else None

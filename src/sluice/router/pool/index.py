@@ -18,7 +18,7 @@ was declared and all of it, from what the engine reports as cached.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: The least part of the declared size that corrections leave.
@@ -46,6 +46,7 @@ class PrefixIndex:
         self._caches: dict[str, _Cache] = {}
         self._names: list[str] = []  # by bit; "" where one left
         self._holders: dict[int, int] = {}
+        self._last: tuple[Sequence[int], dict[str, int]] | None = None
 
     def add(self, replica: str, capacity: int) -> None:
         """Take a replica in, with nothing cached.
@@ -90,24 +91,25 @@ class PrefixIndex:
         """Blocks that the replica's cache is believed to have room for."""
         return self._caches[replica].capacity
 
-    def match(self, hashes: Sequence[int]) -> dict[str, int]:
+    def match(self, hashes: Sequence[int]) -> Mapping[str, int]:
         """How many leading blocks of a prompt each replica holds.
 
         Returns:
             The number for each replica that holds at least the first block.
         """
-        holders = self._holders
+        if self._last is not None and self._last[0] is hashes:
+            return self._last[1]  # a request is matched when it comes and again when it goes
         depths: dict[str, int] = {}
-        if not hashes:
-            return depths
-        mask = holders.get(hashes[0], 0)
+        self._last = (hashes, depths)
+        holders = self._holders.get
+        mask = holders(hashes[0], 0) if hashes else 0
         for depth, block in enumerate(hashes):
-            still = mask & holders.get(block, 0)
+            if not mask:
+                return depths
+            still = mask & holders(block, 0)
             if still != mask:
                 self._note(mask & ~still, depth, depths)
                 mask = still
-                if not mask:
-                    return depths
         self._note(mask, len(hashes), depths)
         return depths
 
@@ -138,6 +140,7 @@ class PrefixIndex:
         cache = self._caches.get(replica)
         if cache is None:
             return
+        self._last = None
         blocks, holders, bit = cache.blocks, self._holders, cache.bit
         touch = blocks.move_to_end
         for block in reversed(hashes):
@@ -202,6 +205,7 @@ class PrefixIndex:
             self._release(block, cache.bit)
 
     def _release(self, block: int, bit: int) -> None:
+        self._last = None
         left = self._holders[block] & ~bit
         if left:
             self._holders[block] = left

@@ -49,6 +49,7 @@ class Hint:
         running: the same.
         context_tokens: the same.
         hashes: the blocks that the replica is about to have, at a dispatch; else empty.
+        waiting: requests in the sender's queue.
     """
 
     gateway: str
@@ -58,6 +59,7 @@ class Hint:
     running: int
     context_tokens: int
     hashes: tuple[int, ...] = ()
+    waiting: int = 0
 
 
 @dataclass(slots=True)
@@ -74,6 +76,8 @@ class _Peer:
     """Another gateway: the numbers of its last hints, and when it was last heard."""
 
     heard: float
+    waiting: int
+    number: int
     parts: dict[str, Hint]
 
 
@@ -92,6 +96,8 @@ class LoadBook:
         self._flights: dict[str, _Flight] = {}
         self._peers: dict[str, _Peer] = {}
         self._number = 0
+        #: Requests in the own queue, which hints tell the others.
+        self.waiting = 0
 
     def add(self, replica: str) -> None:
         """Take a replica in; what the others have said of it already counts."""
@@ -128,6 +134,16 @@ class LoadBook:
     def peers(self) -> Collection[str]:
         """Names of the other gateways that are alive."""
         return self._peers.keys()
+
+    @property
+    def rivals(self) -> int:
+        """How many other gateways have requests waiting."""
+        return sum(peer.waiting > 0 for peer in self._peers.values())
+
+    @property
+    def own_prefill_tokens(self) -> int:
+        """Queued prefill tokens at all replicas that this gateway sent."""
+        return sum(own.queued_prefill_tokens for own in self._own.values())
 
     def dispatched(
         self, request: str, replica: str, prefill_tokens: int, context_tokens: int
@@ -173,6 +189,7 @@ class LoadBook:
             own.running,
             own.context_tokens,
             hashes,
+            self.waiting,
         )
 
     def receive(self, hint: Hint, now: float) -> bool:
@@ -187,8 +204,10 @@ class LoadBook:
         """
         if hint.gateway == self.gateway:
             return False
-        peer = self._peers.setdefault(hint.gateway, _Peer(now, {}))
+        peer = self._peers.setdefault(hint.gateway, _Peer(now, 0, 0, {}))
         peer.heard = now
+        if hint.number > peer.number:
+            peer.number, peer.waiting = hint.number, hint.waiting
         before = peer.parts.get(hint.replica)
         if before is not None and before.number >= hint.number:
             return False

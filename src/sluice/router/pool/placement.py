@@ -91,8 +91,15 @@ def _lightest(loads: Sequence[Load], random: Random) -> Load:
     """The one with the fewest requests for its weight, then the least context; then by lot."""
     if len(loads) == 1:
         return loads[0]
-    least = min((load.running / load.weight, load.context_tokens) for load in loads)
-    ties = [load for load in loads if (load.running / load.weight, load.context_tokens) == least]
+    least, context = math.inf, math.inf
+    ties: list[Load] = []
+    for load in loads:
+        running = load.running / load.weight
+        if running < least or (running == least and load.context_tokens < context):
+            least, context = running, load.context_tokens
+            ties = [load]
+        elif running == least and load.context_tokens == context:
+            ties.append(load)
     return ties[0] if len(ties) == 1 else random.choice(ties)
 
 

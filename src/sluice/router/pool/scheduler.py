@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from math import ceil
 
-from sluice.router.pool.bounds import BoundPolicy, ReplicaBound, ReplicaLimits
+from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
+from sluice.router.pool.capacity import Capacity
 from sluice.router.pool.fair_queue import (
     FairQueue,
     Priority,
@@ -117,14 +119,14 @@ class PoolScheduler:
         self.loads = LoadBook(gateway, silence)
         self.queue = FairQueue(queue or QueuePolicy(), rate=1.0)
         self._placement = placement
-        self._policy = bounds
-        self._bounds: dict[str, ReplicaBound] = {}
+        self._capacity = Capacity(bounds)
         self._turns = Turns(gateway, hint_seconds)
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, _Flight] = {}
         self._batch: dict[str, dict[str, _Flight]] = {}
         self._hints: list[Hint] = []
+        self._decided = float("-inf")
 
     def join(self, replica: str, limits: ReplicaLimits) -> None:
         """A replica takes requests from now on.
@@ -138,25 +140,25 @@ class PoolScheduler:
         """
         self.index.add(replica, limits.kv_blocks)
         self.loads.add(replica)
-        self._bounds[replica] = ReplicaBound(limits, self._policy)
+        self._capacity.join(self.loads[replica], limits)
         self._batch[replica] = {}
-        self._expect()
+        self.queue.expect(self._capacity.rate)
 
     def leave(self, replica: str) -> None:
         """A replica is gone, and its requests with it; an unknown one is ignored."""
         self.index.remove(replica)
         self.loads.remove(replica)
-        self._bounds.pop(replica, None)
+        self._capacity.leave(replica)
         self._batch.pop(replica, None)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
             del self._flights[key]
-        self._expect()
+        self.queue.expect(self._capacity.rate)
 
     def weigh(self, replica: str, weight: float) -> None:
         """Give a replica a share of the usual load: 0 for none, as while it drains."""
         self.loads[replica].weight = weight
-        self._expect()
+        self._reckon(replica)
 
     def submit(self, request: PoolRequest, now: float) -> Shed | None:
         """Queue a request, or refuse it.
@@ -170,7 +172,7 @@ class PoolScheduler:
         """
         work = self._work(request)
         if not len(self.queue):
-            wait = self._turns.wait(self.loads.peers, self._prefill_seconds(work), now)
+            wait = self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now)
             if wait > 0:
                 self._held[request.id] = (now + wait, request)
                 return None
@@ -178,11 +180,13 @@ class PoolScheduler:
 
     def wake(self) -> float | None:
         """When `decide` is to be called at the latest, in seconds; None: only after a report."""
-        held = next(iter(self._held.values()), None)
-        expiry = self.queue.expiry
-        if held is None or expiry is None:
-            return held[0] if held else expiry
-        return min(held[0], expiry)
+        times = [due for due, _ in islice(self._held.values(), 1)]
+        if len(self.queue):
+            if (expiry := self.queue.expiry) is not None:
+                times.append(expiry)
+            if (opens := self._capacity.opens_after(self.loads, self._decided)) is not None:
+                times.append(opens)
+        return min(times, default=None)
 
     def decide(self, now: float) -> list[Action]:
         """What is to be done now, in order.
@@ -190,6 +194,7 @@ class PoolScheduler:
         Args:
             now: seconds.
         """
+        self._decided = now
         actions: list[Action] = []
         while self._held:
             due, request = next(iter(self._held.values()))
@@ -204,7 +209,7 @@ class PoolScheduler:
             actions.append(shed)
         while len(self.queue):
             placed: list[Decision] = []
-            queued = self.queue.next(now, partial(self._fits, placed))
+            queued = self.queue.next(now, partial(self._fits, now, placed))
             if queued is None:
                 yields = self._make_room(now)
                 if not yields:
@@ -213,6 +218,7 @@ class PoolScheduler:
                 continue
             request, _ = self._waiting.pop(queued.id)
             actions.append(self._dispatch(request, queued, placed[0], now))
+        self._tell_waiting()
         return actions
 
     def first_token(self, request: str, now: float, cached_tokens: int | None = None) -> None:
@@ -234,8 +240,8 @@ class PoolScheduler:
         if cached_tokens is not None:
             computed = max(1, prompt.tokens - cached_tokens)
             self._correct(flight, ceil(cached_tokens / prompt.block_tokens))
-        self._bounds[replica].first_token(now, flight.dispatched, computed)
-        self._expect()
+        self._capacity[replica].first_token(now, flight.dispatched, computed)
+        self._reckon(replica)
 
     def assume_first_token(self, request: str) -> None:
         """Its prompt is probably computed, though nobody can see it, as of an answer that comes
@@ -339,7 +345,8 @@ class PoolScheduler:
         """
         if hint.gateway == self.loads.gateway:
             return
-        self.loads.receive(hint, now)
+        if self.loads.receive(hint, now) and hint.replica in self._capacity:
+            self._capacity[hint.replica].began(now)
         if hint.hashes:
             self.index.insert(hint.replica, hint.hashes)
 
@@ -350,8 +357,7 @@ class PoolScheduler:
 
     def prefill_rate(self, replica: str) -> float | None:
         """Prompt tokens a second that a replica is seen to compute; None: there is no such one."""
-        bound = self._bounds.get(replica)
-        return None if bound is None else bound.prefill_rate
+        return self._capacity[replica].prefill_rate if replica in self._capacity else None
 
     def take_hints(self) -> list[Hint]:
         """What the others should hear; each is returned once."""
@@ -373,40 +379,60 @@ class PoolScheduler:
             request.slo,
             request.weight,
         )
-        service = 0.0 if request.slo is None else self._service_seconds(work)
+        slo = request.slo is not None
+        service = self._capacity.service_seconds(self.loads, work) if slo else 0.0
         outcome = self.queue.offer(queued, now, service=service)
         if isinstance(outcome, Shed):
             return outcome
         self._waiting[request.id] = (request, queued)
         return None
 
-    def _fits(self, placed: list[Decision], queued: QueueRequest) -> bool:
+    def _tell_waiting(self) -> None:
+        """The other gateways hear of the queue with every hint, and when it begins or ends."""
+        before, self.loads.waiting = self.loads.waiting, len(self.queue)
+        if (before > 0) != (self.loads.waiting > 0):
+            self._hints += [self.loads.hint(load.replica) for load in islice(self.loads, 1)]
+
+    def _fits(self, now: float, placed: list[Decision], queued: QueueRequest) -> bool:
         """Place it among the replicas that have room; the decision goes to `placed`."""
         request, _ = self._waiting[queued.id]
         depths = self.index.match(request.prompt.hashes)
-        candidates = self._with_room(request, depths)
+        candidates = [] if self._over_share() else self._candidates(request, depths, now)
         if not candidates:
             return False
         placed.append(self._placement.place(request.prompt, candidates, depths))
         return True
 
-    def _with_room(self, request: PoolRequest, depths: Mapping[str, int]) -> list[Load]:
-        bounds, prompt, context = self._bounds, request.prompt, request.context_tokens
+    def _candidates(
+        self, request: PoolRequest, depths: Mapping[str, int], now: float
+    ) -> list[Load]:
         batch = request.tier == "batch"
-        tokens, block_tokens, depth_of = prompt.tokens, prompt.block_tokens, depths.get
-        return [
-            load
-            for load in self.loads
-            if bounds[load.replica].admits(
-                load, tokens - depth_of(load.replica, 0) * block_tokens, context, batch
-            )
-        ]
+        return self._capacity.with_room(
+            self.loads, request.prompt, depths, request.context_tokens, batch, now
+        )
+
+    def _reckon(self, replica: str) -> None:
+        self._capacity.reckon(self.loads[replica])
+        self.queue.expect(self._capacity.rate)
+
+    def _over_share(self) -> bool:
+        """Whether other gateways wait while this one has its share of the room already.
+
+        Who has a request at a replica sees first that it has room again, and would never let the
+        others in.
+        """
+        rivals = self.loads.rivals
+        if not rivals or self._capacity.policy is None:
+            return False
+        return self.loads.own_prefill_tokens >= self._capacity.room / (rivals + 1)
 
     def _dispatch(
         self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
     ) -> Dispatch:
         flight = _Flight(request, queued, decision, now)
         self._flights[request.id] = flight
+        if self.loads[decision.replica].queued_prefill_tokens == 0:
+            self._capacity[decision.replica].began(now)
         if request.tier == "batch":
             self._batch[decision.replica][request.id] = flight
         self.index.insert(decision.replica, request.prompt.hashes)
@@ -429,7 +455,7 @@ class PoolScheduler:
         best: list[_Flight] = []
         for replica, flights in self._batch.items():
             uncached = request.prompt.uncached(depths.get(replica, 0))
-            victims = self._victims(replica, flights, uncached, request.context_tokens)
+            victims = self._victims(replica, flights, uncached, request.context_tokens, now)
             if victims and (not best or len(victims) < len(best)):
                 best = victims
         actions: list[Action] = []
@@ -441,10 +467,10 @@ class PoolScheduler:
         return actions
 
     def _victims(
-        self, replica: str, flights: Mapping[str, _Flight], uncached: int, context: int
+        self, replica: str, flights: Mapping[str, _Flight], uncached: int, context: int, now: float
     ) -> list[_Flight]:
         """The youngest batch requests at a replica without which there is room; [] if never."""
-        load, bound = replace(self.loads[replica]), self._bounds[replica]
+        load, bound = replace(self.loads[replica]), self._capacity[replica]
         victims = []
         for flight in reversed(list(flights.values())):
             load.running -= 1
@@ -452,7 +478,7 @@ class PoolScheduler:
             if not flight.started:
                 load.queued_prefill_tokens -= flight.decision.uncached_tokens
             victims.append(flight)
-            if bound.admits(load, uncached, context, batch=False):
+            if bound.admits(load, uncached, context, False, now):
                 return victims
         return []
 
@@ -465,21 +491,3 @@ class PoolScheduler:
         if abs(believed - cached) > 1:
             hashes = flight.request.prompt.hashes
             self.index.correct(flight.decision.replica, hashes, believed, cached)
-
-    def _prefill_seconds(self, work: int) -> float:
-        bound = next(iter(self._bounds.values()), None)
-        return work / bound.prefill_rate if bound else 0.0
-
-    def _service_seconds(self, work: int) -> float:
-        """From leaving the queue to the first token: what may be queued before it, and itself."""
-        seconds = []
-        for load in self.loads:
-            bound = self._bounds[load.replica]
-            queued = min(load.queued_prefill_tokens / bound.prefill_rate, bound.queue_seconds)
-            seconds.append(queued + work / bound.prefill_rate)
-        return min(seconds, default=0.0)
-
-    def _expect(self) -> None:
-        self.queue.expect(
-            sum(self._bounds[load.replica].prefill_rate * load.weight for load in self.loads)
-        )
