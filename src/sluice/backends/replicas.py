@@ -79,9 +79,9 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         url: the engine's address for gateways, without `/v1`.
         model: the name that the engine serves the model under.
         version: the model's version in the registry.
-        stage: the version's.
         state: `joining` until the engine answers, and again while it restarts.
         since: when the worker began, seconds since the epoch.
+        stage: the version's when the worker began; what is routed where is the registry's to say.
         problem: why it is not ready, for operators.
         restarts: how often the engine was started again.
     """
@@ -91,9 +91,9 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     url: str
     model: str
     version: str
-    stage: Stage
     state: ReplicaState
     since: float
+    stage: Stage | None = None
     limits: EngineLimits = EngineLimits()
     load: EngineLoad = EngineLoad()
     problem: str | None = None

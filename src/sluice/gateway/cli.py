@@ -20,7 +20,9 @@ from sluice.gateway.engine_options import engine_options, engine_settings, simul
 from sluice.gateway.logs import configure_logs
 from sluice.gateway.server import PortTaken
 from sluice.gateway.settings import ConfigError
+from sluice.gateway.simulate_command import simulate_command
 from sluice.gateway.supervisor import PartFailedError
+from sluice.gateway.worker_command import worker
 from sluice.migrations import MigrationError
 
 #: Everything that may go wrong at start and has a cause to name; the rest is a bug.
@@ -129,6 +131,10 @@ def simulator(
     configure_logs()
     config = simulator_config(ttft_ms, itl_ms, engine_settings(engine))
     _run(operations.simulator(host, port, model, config))
+
+
+main.add_command(worker)
+main.add_command(simulate_command)
 
 
 @main.group()

@@ -148,6 +148,8 @@ _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/health/ready", "get"): _Handled((), answer="Readiness"),
 }
 
+_SESSION = "Stands for the conversation: all its requests reach the same version of a model"
+
 _REQUEST_ID = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
 _HEADERS = {
     "x-request-id": "The key of the request's usage record",
@@ -223,6 +225,7 @@ def _data_operation(described: _Operation) -> dict[str, Any]:
     parameters = [
         _header("x-tier", {"enum": ["interactive", "batch"]}, "As the member of this name"),
         _header("x-team-id", {"type": "string"}, "As the member of this name"),
+        _header("x-session-id", {"type": "string"}, _SESSION),
     ]
     if anthropic:
         parameters += [

@@ -20,9 +20,9 @@ from sluice.gateway.exchange import Admitted, Exchange, Outcome, Receive, Scope,
 from sluice.gateway.intake import (
     ClientLeft,
     Received,
+    conversation_of,
     read_body,
     receive_body,
-    conversation_of,
     requested_priority,
     too_slow,
 )
