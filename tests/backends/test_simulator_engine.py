@@ -74,6 +74,13 @@ async def test_a_salt_keeps_caches_apart() -> None:
     assert cached(await answer(backend, max_tokens=1, cache_salt="one")) == 8
 
 
+@pytest.mark.parametrize("salt", ["", "a/b", "a@b", "x" * 129, 7])
+async def test_a_salt_that_vllm_refuses_is_refused(salt: object) -> None:
+    response = await ask(simulator(), cache_salt=salt)
+    assert response.status == 400
+    assert json.loads(await response.read(10**6))["error"]["param"] == "cache_salt"
+
+
 async def test_without_prefix_caching_nothing_is_cached() -> None:
     backend = simulator(prefix_caching=False)
     await answer(backend, max_tokens=1)

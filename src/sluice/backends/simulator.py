@@ -166,6 +166,8 @@ class SimulatorBackend:
             return _too_many()
         if job.priority and not self._pacing.priorities:
             return _no_priorities()
+        if not _is_salt(job.salt):
+            return _bad_salt()
         tokens = self._pacing.start(job)
         if isinstance(tokens, Refusal):
             return _refused(tokens)
@@ -340,6 +342,19 @@ def _too_many() -> SimulatorResponse:
 def _no_priorities() -> SimulatorResponse:
     text = "`priority` needs the scheduling policy `priority`"
     detail = ErrorDetail(text, "BadRequestError", "priority", "400")
+    return SimulatorResponse(400, "application/json", _once(detail.body()))
+
+
+def _is_salt(value: Any) -> bool:
+    """Whether vLLM takes it."""
+    if value is None:
+        return True
+    return isinstance(value, str) and 0 < len(value) <= 128 and not set(value) & set("@/\\\0")
+
+
+def _bad_salt() -> SimulatorResponse:
+    text = "`cache_salt` must be 1 to 128 characters and must not contain '@', '/', '\\' or NUL"
+    detail = ErrorDetail(text, "BadRequestError", "cache_salt", "400")
     return SimulatorResponse(400, "application/json", _once(detail.body()))
 
 
