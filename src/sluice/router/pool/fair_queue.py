@@ -25,46 +25,28 @@ entry that lags behind is put back when it comes up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil
 from typing import Literal
 
-from sluice.router.pool.rate import FadingRate
+from sluice.router.pool.lane import Entry, Lane
+from sluice.router.pool.queue_request import BANDS, Priority, QueueRequest, Tier
+from sluice.router.pool.rate import Drain
 
-Priority = Literal["high", "normal", "low"]
-Tier = Literal["interactive", "batch"]
-
-_BANDS: dict[Priority, int] = {"high": 0, "normal": 1, "low": 2}
+__all__ = [
+    "FairQueue",
+    "Priority",
+    "QueuePolicy",
+    "QueueRequest",
+    "Queued",
+    "Shed",
+    "Tier",
+]
 
 #: Time constant in seconds with which the rate of draining is forgotten.
 _MEMORY_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRequest:
-    """A request as the queue sees it.
-
-    Attributes:
-        id: unique among those that wait.
-        team: whose counter it is charged to.
-        input_tokens: of its prompt.
-        work_tokens: of those that a replica will probably have to compute.
-        priority: its band.
-        tier: batch requests fill what interactive ones leave.
-        slo: seconds to its first token, counted from `offer`; None: it waits for ever.
-        weight: the team's, a share relative to other teams'.
-    """
-
-    id: str
-    team: str
-    input_tokens: int
-    work_tokens: int
-    priority: Priority = "normal"
-    tier: Tier = "interactive"
-    slo: float | None = None
-    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,206 +97,6 @@ class QueuePolicy:
     margin: float = 0.9
 
 
-@dataclass(slots=True)
-class _Entry:
-    """A waiting request, and where it stands."""
-
-    request: QueueRequest
-    arrived: float
-    order: int
-    band: int
-    waiting: bool = True
-
-    def __lt__(self, other: _Entry) -> bool:
-        return self.order < other.order
-
-
-@dataclass(slots=True)
-class _Line:
-    """One team's requests in one band, and their work."""
-
-    weight: float
-    ticket: int = 0  # of its one valid entry in the band's `by_counter`
-    entries: list[_Entry] = field(default_factory=list)
-    waiting: int = 0
-    work: int = 0
-
-
-@dataclass(slots=True)
-class _Band:
-    """One priority of one tier."""
-
-    lines: dict[str, _Line] = field(default_factory=dict)
-    by_counter: list[tuple[float, int, str]] = field(default_factory=list)
-    by_age: list[tuple[float, _Entry]] = field(default_factory=list)
-    work: int = 0
-    weights: float = 0.0
-
-
-class _Drain:
-    """How fast something leaves the queue while it is not empty there."""
-
-    def __init__(self, assumed: float) -> None:
-        self._rate = FadingRate(assumed, _MEMORY_SECONDS)
-        self._since: float | None = None
-
-    @property
-    def rate(self) -> float:
-        return self._rate.value
-
-    def begin(self, now: float) -> None:
-        """Something waits, perhaps since long."""
-        if self._since is None:
-            self._since = now
-
-    def took(self, tokens: int, now: float, more: bool) -> None:
-        """Work left the queue, and whether more of it waits."""
-        if self._since is not None:
-            self._rate.add(tokens, max(0.0, now - self._since))
-        self._since = now if more else None
-
-    def end(self) -> None:
-        """Nothing waits any more, though nothing was served."""
-        self._since = None
-
-
-class _Lane:
-    """The bands of one tier, with its teams' counters."""
-
-    def __init__(self, ageing: float) -> None:
-        self.counters: dict[str, float] = {}
-        self.bands = tuple(_Band() for _ in _BANDS)
-        self._ageing = ageing
-        self._waiting_of: dict[str, int] = {}
-        self._last_left = 0.0
-        self._tickets = count(1)
-
-    def __len__(self) -> int:
-        return sum(self._waiting_of.values())
-
-    def waits(self, team: str) -> bool:
-        """Whether the team has a request here."""
-        return team in self._waiting_of
-
-    def lift(self, team: str, credit: float) -> None:
-        """Bring a team that returns from idleness up to those that wait, but for the credit."""
-        if self._waiting_of.get(team):
-            return
-        tops = [top for top in map(self._least, self.bands) if top is not None]
-        level = min(tops) if tops else self._last_left
-        self.counters[team] = max(self.counters.get(team, 0.0), level - credit)
-
-    def push(self, entry: _Entry) -> None:
-        team = entry.request.team
-        self._waiting_of[team] = self._waiting_of.get(team, 0) + 1
-        self._join(entry)
-
-    def _join(self, entry: _Entry) -> None:
-        band, team = self.bands[entry.band], entry.request.team
-        line = band.lines.get(team)
-        if line is None:
-            line = band.lines[team] = _Line(entry.request.weight)
-            band.weights += line.weight
-            self._enlist(band, line, team)
-        heappush(line.entries, entry)
-        line.waiting += 1
-        line.work += entry.request.work_tokens
-        band.work += entry.request.work_tokens
-        if entry.band:
-            steps = _BANDS[entry.request.priority] - entry.band + 1
-            heappush(band.by_age, (entry.arrived + steps * self._ageing, entry))
-
-    def remove(self, entry: _Entry) -> None:
-        """Take a request out, wherever it stands."""
-        team = entry.request.team
-        entry.waiting = False
-        self._leave(entry)
-        left = self._waiting_of[team] - 1
-        if left:
-            self._waiting_of[team] = left
-        else:
-            del self._waiting_of[team]
-            self._last_left = self.counters[team]
-
-    def _leave(self, entry: _Entry) -> None:
-        band, team = self.bands[entry.band], entry.request.team
-        line = band.lines[team]
-        line.waiting -= 1
-        line.work -= entry.request.work_tokens
-        band.work -= entry.request.work_tokens
-        if not line.waiting:
-            # Its entry in `by_counter` stays until it comes up, and finds no line then.
-            del band.lines[team]
-            band.weights -= line.weight
-
-    def _enlist(self, band: _Band, line: _Line, team: str) -> None:
-        line.ticket = next(self._tickets)
-        heappush(band.by_counter, (self.counters[team], line.ticket, team))
-
-    def charge(self, team: str, service: float) -> None:
-        """Add to a team's counter; a refund is negative."""
-        self.counters[team] += service
-        if service < 0:
-            # Entries that lag behind are put right as they come up, but one that is ahead
-            # would come up too late.
-            for band in self.bands:
-                line = band.lines.get(team)
-                if line is not None:
-                    self._enlist(band, line, team)
-
-    def age(self, now: float) -> None:
-        """Move up what has waited long enough."""
-        for band in self.bands[1:]:
-            while band.by_age and band.by_age[0][0] <= now:
-                _, entry = heappop(band.by_age)
-                if entry.waiting and self.bands[entry.band] is band:
-                    self._leave(entry)
-                    entry.band -= 1
-                    self._join(entry)
-
-    def first(self) -> _Entry | None:
-        """Whose turn it is."""
-        for band in self.bands:
-            if self._least(band) is not None:
-                line = band.lines[band.by_counter[0][2]]
-                self._clean(line, band)
-                return line.entries[0]
-        return None
-
-    def _clean(self, line: _Line, band: _Band) -> None:
-        entries = line.entries
-        while not entries[0].waiting or self.bands[entries[0].band] is not band:
-            heappop(entries)
-
-    def _least(self, band: _Band) -> float | None:
-        """The least counter of those that wait in a band; its team is then at the top."""
-        heap = band.by_counter
-        while heap:
-            counter, ticket, team = heap[0]
-            line = band.lines.get(team)
-            if line is not None and line.ticket == ticket:
-                if counter == self.counters[team]:
-                    return counter
-                self._enlist(band, line, team)
-            heappop(heap)
-        return None
-
-    def own(self, team: str) -> int:
-        """Work tokens of a team that wait."""
-        return sum(band.lines[team].work for band in self.bands if team in band.lines)
-
-    def ahead(self, request: QueueRequest) -> float:
-        """Work tokens that will probably be done before a request that joins now."""
-        number = _BANDS[request.priority]
-        above = sum(band.work for band in self.bands[:number])
-        band = self.bands[number]
-        line = band.lines.get(request.team)
-        own = line.work if line else 0
-        others = band.weights - (line.weight if line else 0.0)
-        shared = (own + request.work_tokens) * others / request.weight
-        return above + own + min(band.work - own, shared)
-
-
 class FairQueue:
     """Requests that wait for room at a replica."""
 
@@ -324,16 +106,16 @@ class FairQueue:
         rate: work tokens a second that the pool is assumed to take until that is seen.
         """
         self._policy = policy
-        self._lanes: dict[Tier, _Lane] = {
-            "interactive": _Lane(policy.ageing),
-            "batch": _Lane(policy.ageing),
+        self._lanes: dict[Tier, Lane] = {
+            "interactive": Lane(policy.ageing),
+            "batch": Lane(policy.ageing),
         }
-        self._entries: dict[str, _Entry] = {}
-        self._deadlines: list[tuple[float, _Entry]] = []
+        self._entries: dict[str, Entry] = {}
+        self._deadlines: list[tuple[float, Entry]] = []
         self._order = count()
         self._pool_rate = rate
-        self._drain = _Drain(rate)
-        self._team_drains: dict[tuple[str, Tier], _Drain] = {}
+        self._drain = Drain(_MEMORY_SECONDS)
+        self._team_drains: dict[tuple[str, Tier], Drain] = {}
 
     def __len__(self) -> int:
         """How many wait."""
@@ -403,6 +185,12 @@ class FairQueue:
             heappush(self._deadlines, (latest, self._entries[request.id]))
         return Queued(expected)
 
+    def passes(self, request: QueueRequest) -> None:
+        """A request goes by while nobody waits; its team is charged as if it had left the queue."""
+        lane = self._lanes[request.tier]
+        lane.pass_by(request.team, self._policy.credit * self.rate / request.weight)
+        lane.charge(request.team, self._service(request, request.input_tokens, 0))
+
     def restore(self, request: QueueRequest, now: float) -> None:
         """Put a request back that left and was not served: first in its team's line, not charged.
 
@@ -418,14 +206,14 @@ class FairQueue:
         if request.id in self._entries:
             raise ValueError(f"{request.id} waits already")
         lane = self._lanes[request.tier]
-        entry = _Entry(request, now, order, _BANDS[request.priority])
+        entry = Entry(request, now, order, BANDS[request.priority])
         lane.lift(request.team, self._policy.credit * self.rate / request.weight)
         lane.push(entry)
         self._entries[request.id] = entry
         self._drain.begin(now)
         key = (request.team, request.tier)
         if key not in self._team_drains:
-            self._team_drains[key] = _Drain(self.rate)
+            self._team_drains[key] = Drain(_MEMORY_SECONDS)
         self._team_drains[key].begin(now)
 
     def next(self, now: float, fits: Callable[[QueueRequest], bool]) -> QueueRequest | None:
@@ -449,11 +237,12 @@ class FairQueue:
             request = entry.request
             if not fits(request):
                 return None
-            self._take(entry)
             lane.charge(request.team, self._service(request, request.input_tokens, 0))
-            self._drain.took(request.work_tokens, now, bool(self._entries))
+            self._take(entry)
+            work, rate = request.work_tokens, self._pool_rate
+            self._drain.took(work, now, bool(self._entries), rate)
             drain = self._team_drains[request.team, request.tier]
-            drain.took(request.work_tokens, now, lane.waits(request.team))
+            drain.took(work, now, lane.waits(request.team), rate)
             return request
         return None
 
@@ -502,7 +291,7 @@ class FairQueue:
                 self.cancel(entry.request.id)
                 yield Shed(entry.request.id, max(1, ceil(backlog / self.rate)), "expired")
 
-    def _take(self, entry: _Entry) -> None:
+    def _take(self, entry: Entry) -> None:
         self._lanes[entry.request.tier].remove(entry)
         del self._entries[entry.request.id]
 

@@ -200,11 +200,13 @@ class ConsistentHash:
                 yield owner
 
     def _include(self, replicas: Mapping[str, Load]) -> None:
-        """Put new replicas on the ring. Those that are away for a while keep their places."""
-        if self._members.issuperset(replicas) and len(self._members) <= 2 * len(replicas) + 8:
+        """Put new replicas on the ring. Those that are away keep their places, up to a number."""
+        members = self._members.union(replicas)
+        if len(members) > 2 * len(replicas) + 8:
+            members = frozenset(replicas)
+        if members == self._members:
             return
-        known = self._members.issuperset(replicas)
-        self._members = frozenset(replicas) if known else self._members.union(replicas)
+        self._members = members
         points = sorted(
             (_ring_point(f"{name} {number}"), name)
             for name in self._members

@@ -1,4 +1,4 @@
-"""A rate that fades: tokens over the seconds they took, both forgotten in the same measure."""
+"""Rates that fade: tokens over the seconds they took, both forgotten in the same measure."""
 
 from __future__ import annotations
 
@@ -27,3 +27,37 @@ class FadingRate:
         fade = exp(-seconds / self._memory)
         self._tokens = self._tokens * fade + tokens
         self._seconds = max(1e-6, self._seconds * fade + seconds)
+
+
+class Drain:
+    """How fast something leaves the queue while it is not empty there."""
+
+    def __init__(self, memory: float) -> None:
+        """Args:
+        memory: time constant of forgetting, in seconds.
+        """
+        self._memory = memory
+        self._rate: FadingRate | None = None
+        self._since: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """Work tokens a second; infinite while none has left."""
+        return float("inf") if self._rate is None else self._rate.value
+
+    def begin(self, now: float) -> None:
+        """Something waits, perhaps since long."""
+        if self._since is None:
+            self._since = now
+
+    def took(self, tokens: int, now: float, more: bool, assumed: float) -> None:
+        """Work left the queue, and whether more of it waits."""
+        if self._since is not None:
+            if self._rate is None:
+                self._rate = FadingRate(assumed, self._memory)
+            self._rate.add(tokens, max(0.0, now - self._since))
+        self._since = now if more else None
+
+    def end(self) -> None:
+        """Nothing waits any more, though nothing was served."""
+        self._since = None

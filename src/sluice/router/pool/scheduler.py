@@ -19,69 +19,16 @@ from functools import partial
 from itertools import islice
 from math import ceil
 
+from sluice.router.pool.actions import Action, Dispatch, PoolRequest, Yield
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.capacity import Capacity
-from sluice.router.pool.fair_queue import (
-    FairQueue,
-    Priority,
-    QueuePolicy,
-    QueueRequest,
-    Shed,
-    Tier,
-)
+from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, Load, LoadBook
-from sluice.router.pool.placement import Decision, Placement, Prompt
+from sluice.router.pool.placement import Decision, Placement
 from sluice.router.pool.turns import Turns
 
-
-@dataclass(frozen=True, slots=True)
-class PoolRequest:
-    """A request for a pool.
-
-    Attributes:
-        id: unique among those that wait or run.
-        prompt: what placement knows of it.
-        output_tokens: that it may generate at most.
-        team: who is charged for the service.
-        weight: the team's share relative to others'.
-        priority: before or after others of its tier.
-        tier: batch fills what interactive leaves.
-        slo: seconds to its first token; None: it waits for ever.
-    """
-
-    id: str
-    prompt: Prompt
-    output_tokens: int
-    team: str = "default"
-    weight: float = 1.0
-    priority: Priority = "normal"
-    tier: Tier = "interactive"
-    slo: float | None = None
-
-    @property
-    def context_tokens(self) -> int:
-        """The KV cache that it may come to hold."""
-        return self.prompt.tokens + self.output_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """Send it there now."""
-
-    request: PoolRequest
-    decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class Yield:
-    """Abort this batch request at its replica; it waits again, and will be dispatched anew."""
-
-    request: str
-    replica: str
-
-
-Action = Dispatch | Yield | Shed
+__all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
 
 
 @dataclass(slots=True)
@@ -177,6 +124,35 @@ class PoolScheduler:
                 self._held[request.id] = (now + wait, request)
                 return None
         return self._offer(request, work, now)
+
+    def dispatch_now(self, request: PoolRequest, now: float) -> Dispatch | None:
+        """What `submit` and `decide` would come to where nobody waits and there is room, for less;
+        None, and nothing has happened, in every other case.
+
+        Args:
+            request: new.
+            now: seconds.
+        """
+        if len(self.queue) or self._held:
+            return None
+        prompt = request.prompt
+        depths = self.index.match(prompt.hashes)
+        work = prompt.uncached(max(depths.values(), default=0))
+        if self._over_share():
+            return None
+        if self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now) > 0:
+            return None
+        open_to = [load for load in self.loads if load.weight > 0]
+        if not open_to:
+            return None
+        decision = self._placement.place(prompt, open_to, depths)
+        load, batch = self.loads[decision.replica], request.tier == "batch"
+        bound, context = self._capacity[decision.replica], request.context_tokens
+        if not bound.admits(load, decision.uncached_tokens, context, batch, now):
+            return None  # there may be room elsewhere
+        queued = self._queued(request, work)
+        self.queue.passes(queued)
+        return self._dispatch(request, queued, decision, now)
 
     def wake(self) -> float | None:
         """When `decide` is to be called at the latest, in seconds; None: only after a report."""
@@ -368,8 +344,8 @@ class PoolScheduler:
         depths = self.index.match(request.prompt.hashes)
         return request.prompt.uncached(max(depths.values(), default=0))
 
-    def _offer(self, request: PoolRequest, work: int, now: float) -> Shed | None:
-        queued = QueueRequest(
+    def _queued(self, request: PoolRequest, work: int) -> QueueRequest:
+        return QueueRequest(
             request.id,
             request.team,
             request.prompt.tokens,
@@ -379,6 +355,9 @@ class PoolScheduler:
             request.slo,
             request.weight,
         )
+
+    def _offer(self, request: PoolRequest, work: int, now: float) -> Shed | None:
+        queued = self._queued(request, work)
         slo = request.slo is not None
         service = self._capacity.service_seconds(self.loads, work) if slo else 0.0
         outcome = self.queue.offer(queued, now, service=service)
