@@ -111,8 +111,10 @@ async def test_a_fitted_pace_is_of_the_real_ones_size(small_engine: VllmEngine) 
         Load("one", tuple(Ask(tuple(range(10, 10 + n)), 20) for n in (50, 400, 900, 1400)), 1),
         Load("four", tuple(Ask(tuple(range(n, n + 60)), 60) for n in range(8)), 4),
     ]
+    url, model = small_engine.url, small_engine.model
     measured = [
-        (load, await quickest(small_engine.url, small_engine.model, load, 3)) for load in loads
+        (load, quickest([await measure(url, model, load, f"{n}") for n in range(3)]))
+        for load in loads
     ]
     config = same_sizes(small_engine)
     rows = compare(replace(config, pace=fit(config, measured)), measured)

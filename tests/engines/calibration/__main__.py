@@ -1,4 +1,9 @@
-"""Measures the real vLLM, fits the pace, prints how far off it is; `--write` keeps the pace."""
+"""Measures the real vLLM, fits the pace, and prints how far off it is.
+
+By the clock `processor` the engine runs alone, without a server, and its own processor time counts:
+so the figures hardly depend on what else the machine does. By the clock `wall` a client asks a
+server, and what the server, its client and the machine's other work take is in the figures.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import argparse
 import asyncio
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,39 +20,15 @@ import msgspec
 from sluice.backends.engine import EngineConfig
 from tests.engines.calibration.fitting import fit
 from tests.engines.calibration.loads import Load, fitting_loads, held_out_loads
-from tests.engines.calibration.measuring import Timing, quickest
+from tests.engines.calibration.measuring import Timing, measure, measure_inside, quickest
 from tests.engines.calibration.report import compare, median_errors, table
 from tests.engines.fixtures import ROOT, TINY_MODEL, VLLM_PYTHON
 from tests.engines.vllm_engine import VllmEngine
 
 PRESETS = ROOT / "src/sluice/backends/engine/presets.json"
+NAMES = {"processor": "cpu-tiny", "wall": "cpu-tiny-server"}
 MAX_NUM_SEQS = 16
 MAX_NUM_BATCHED_TOKENS = 512
-
-
-def create_engine(python: Path, model: Path, log: Path, kv_cache_mb: int = 256) -> VllmEngine:
-    """A real engine of the sizes that the pace is fitted for."""
-    sizes = ("--max-num-batched-tokens", str(MAX_NUM_BATCHED_TOKENS))
-    return VllmEngine(
-        python,
-        model,
-        log=log,
-        max_num_seqs=MAX_NUM_SEQS,
-        kv_cache_mb=kv_cache_mb,
-        extra_args=sizes,
-    )
-
-
-def same_sizes(engine: VllmEngine) -> EngineConfig:
-    """A simulated engine of the real one's sizes."""
-    labels = engine.labels("vllm:cache_config_info")
-    return EngineConfig(
-        # One is the null block, which nobody is given.
-        num_blocks=int(labels["num_gpu_blocks"]) - 1,
-        block_size=int(labels["block_size"]),
-        max_num_seqs=MAX_NUM_SEQS,
-        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-    )
 
 
 class Measurements(msgspec.Struct):
@@ -63,24 +45,70 @@ class Measurements(msgspec.Struct):
     held_out: list[tuple[Load, list[Timing]]]
 
 
-async def _measure(engine: VllmEngine, runs: int) -> Measurements:
-    async def all_of(loads: list[Load]) -> list[tuple[Load, list[Timing]]]:
-        return [(load, await quickest(engine.url, engine.model, load, runs)) for load in loads]
+def create_engine(python: Path, model: Path, log: Path, kv_cache_mb: int = 256) -> VllmEngine:
+    """A real engine of the sizes that the pace is fitted for."""
+    return VllmEngine(
+        python,
+        model,
+        log=log,
+        max_num_seqs=MAX_NUM_SEQS,
+        kv_cache_mb=kv_cache_mb,
+        extra_args=("--max-num-batched-tokens", str(MAX_NUM_BATCHED_TOKENS)),
+    )
 
-    # The first steps of a fresh engine are slow.
-    await quickest(engine.url, engine.model, fitting_loads(seed=0)[3], 1)
-    fitting, held_out = await all_of(fitting_loads(seed=1)), await all_of(held_out_loads(seed=2))
-    return Measurements(same_sizes(engine), fitting, held_out)
+
+def same_sizes(engine: VllmEngine) -> EngineConfig:
+    """A simulated engine of the real one's sizes."""
+    labels = engine.labels("vllm:cache_config_info")
+    return _config(int(labels["num_gpu_blocks"]), int(labels["block_size"]))
 
 
-def _measurements(path: Path | None, runs: int) -> Measurements:
-    """Those in the file; without one, new ones, kept in it."""
-    if path is not None and path.exists():
-        return msgspec.json.decode(path.read_bytes(), type=Measurements)
+def _config(num_gpu_blocks: int, block_size: int) -> EngineConfig:
+    return EngineConfig(
+        # One is the null block, which nobody is given.
+        num_blocks=num_gpu_blocks - 1,
+        block_size=block_size,
+        max_num_seqs=MAX_NUM_SEQS,
+        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+    )
+
+
+def _through_a_server(loads: Sequence[Load], runs: int) -> tuple[EngineConfig, list[list[Timing]]]:
+    async def all_of(engine: VllmEngine) -> list[list[Timing]]:
+        # The first steps of a fresh engine are slow.
+        await measure(engine.url, engine.model, loads[-1], "warm")
+        return [
+            quickest([await measure(engine.url, engine.model, load, f"{n}") for n in range(runs)])
+            for load in loads
+        ]
+
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "vllm.log"
         with create_engine(VLLM_PYTHON, TINY_MODEL, log) as engine:
-            measurements = asyncio.run(_measure(engine, runs))
+            return same_sizes(engine), asyncio.run(all_of(engine))
+
+
+def _alone(loads: list[Load], runs: int) -> tuple[EngineConfig, list[list[Timing]]]:
+    sizes = {
+        "max_model_len": 2048,
+        "max_num_seqs": MAX_NUM_SEQS,
+        "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
+        "kv_cache_memory_bytes": 256 << 20,
+    }
+    inside = measure_inside(VLLM_PYTHON, TINY_MODEL, sizes, loads, runs)
+    config = _config(inside.num_gpu_blocks, inside.block_size)
+    return config, [quickest(timings) for timings in inside.timings]
+
+
+def _measurements(clock: str, runs: int, path: Path | None) -> Measurements:
+    """Those in the file; without one, new ones, kept in it."""
+    if path is not None and path.exists():
+        return msgspec.json.decode(path.read_bytes(), type=Measurements)
+    fitting, held_out = fitting_loads(seed=1), held_out_loads(seed=2)
+    loads = [*fitting, *held_out]
+    config, timings = (_alone if clock == "processor" else _through_a_server)(loads, runs)
+    pairs = list(zip(loads, timings, strict=True))
+    measurements = Measurements(config, pairs[: len(fitting)], pairs[len(fitting) :])
     if path is not None:
         path.write_bytes(msgspec.json.encode(measurements))
     return measurements
@@ -88,23 +116,20 @@ def _measurements(path: Path | None, runs: int) -> Measurements:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="keep the pace as preset cpu-tiny")
-    parser.add_argument("--runs", type=int, default=7, help="of each load; the quickest counts")
-    parser.add_argument(
-        "--measurements", type=Path, help="file that they are kept in, or read from"
-    )
+    parser.add_argument("--clock", choices=NAMES, default="processor")
+    parser.add_argument("--write", action="store_true", help="keep the pace as a preset")
+    parser.add_argument("--runs", type=int, default=5, help="of each load; the quickest counts")
+    parser.add_argument("--measurements", type=Path, help="a file to keep them in, or read from")
     arguments = parser.parse_args()
-    measurements = _measurements(arguments.measurements, arguments.runs)
+    measurements = _measurements(arguments.clock, arguments.runs, arguments.measurements)
     pace = fit(measurements.config, measurements.fitting)
     rows = compare(replace(measurements.config, pace=pace), measurements.held_out)
-    print(table(rows))
-    print(msgspec.json.encode(asdict(pace)).decode(), median_errors(rows))
-    print("load average", os.getloadavg())
+    preset = {"pace": asdict(pace), "median_errors": median_errors(rows)}
+    print(table(rows), msgspec.json.encode(preset).decode(), sep="\n\n")
+    print("load average:", os.getloadavg())
     if arguments.write:
-        preset = {"pace": asdict(pace), "median_errors": median_errors(rows)}
-        PRESETS.write_bytes(
-            msgspec.json.format(msgspec.json.encode({"cpu-tiny": preset}), indent=2) + b"\n"
-        )
+        presets = msgspec.json.decode(PRESETS.read_bytes()) | {NAMES[arguments.clock]: preset}
+        PRESETS.write_bytes(msgspec.json.format(msgspec.json.encode(presets), indent=2) + b"\n")
 
 
 if __name__ == "__main__":

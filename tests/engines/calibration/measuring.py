@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from tests.engines.calibration.loads import Ask, Load
+
+_INSIDE = Path(__file__).with_name("inside.py")
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +52,45 @@ class Timing:
         return [after - before for before, after in zip(self.tokens, self.tokens[1:], strict=False)]
 
 
-async def quickest(url: str, model: str, load: Load, runs: int) -> list[Timing]:
-    """The quickest of several runs of a load: whatever else the machine does only slows it."""
-    timings = [await measure(url, model, load, salt=f"run {run}") for run in range(runs)]
-    return min(timings, key=lambda run: sum(timing.tokens[-1] - timing.sent for timing in run))
+class Inside(msgspec.Struct):
+    """What `inside.py` tells.
+
+    Attributes:
+        num_gpu_blocks: the engine's blocks, with its null block.
+        block_size: tokens in a block.
+        timings: of each load each run, of which each request.
+    """
+
+    num_gpu_blocks: int
+    block_size: int
+    timings: list[list[list[Timing]]]
+
+
+def measure_inside(
+    python: Path, model: Path, sizes: dict[str, int], loads: list[Load], runs: int
+) -> Inside:
+    """Put loads on an engine without a server, by the processor's time."""
+    spec = {"model": str(model.resolve()), "sizes": sizes, "loads": loads, "runs": runs}
+    foreign = ("VLLM_", "HF_", "PYTHON")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    with tempfile.TemporaryDirectory() as folder:
+        result, log = Path(folder) / "result.json", Path(folder) / "log"
+        with log.open("wb") as output:
+            done = subprocess.run(
+                [python, _INSIDE, result],
+                input=msgspec.json.encode(spec),
+                env=inherited | _ENVIRONMENT,
+                stdout=output,
+                stderr=output,
+                check=False,
+            )
+        assert done.returncode == 0, log.read_text()[-4000:]
+        return msgspec.json.decode(result.read_bytes(), type=Inside)
+
+
+def quickest(runs: Sequence[list[Timing]]) -> list[Timing]:
+    """The quickest run of a load: whatever else the machine does only slows it."""
+    return min(runs, key=lambda run: sum(timing.tokens[-1] - timing.sent for timing in run))
 
 
 async def measure(url: str, model: str, load: Load, salt: str) -> list[Timing]:

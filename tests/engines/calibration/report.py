@@ -27,8 +27,12 @@ class Row:
 
     @property
     def errors(self) -> list[float]:
-        """Simulated over measured, less one."""
-        return [ours / real - 1 for ours, real in zip(self.simulated, self.measured, strict=True)]
+        """By how much the simulated figures are larger, as a share of the measured ones."""
+        return [
+            # Tokens that came in a burst have no time between: then it is a share of 1 ms.
+            (ours - real) / max(real, 0.001)
+            for ours, real in zip(self.simulated, self.measured, strict=True)
+        ]
 
 
 def compare(config: EngineConfig, measured: Measured) -> list[Row]:
