@@ -152,6 +152,7 @@ class PoolBackend:
         self._lengths = OutputLengths()
         self._tells_cached = False
         self._flights: dict[str, Flight] = {}
+        self._waiting: dict[str, Flight] = {}  # those of them that have no replica
         self._numbers = count(1)
         self._waking: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf
@@ -165,15 +166,22 @@ class PoolBackend:
         flight = Flight(str(next(self._numbers)), request, self._priority(request), size, now)
         if not self.roster.ready():
             raise self._nobody_ready(flight, now)
-        shed = self.scheduler.submit(self._described(flight, prompt), now)
-        if shed is not None:
-            raise self._shed(flight, shed)
+        wanted = self._described(flight, prompt)
+        dispatch = self.scheduler.dispatch_now(wanted, now)
+        if dispatch is None:
+            shed = self.scheduler.submit(wanted, now)
+            if shed is not None:
+                raise self._shed(flight, shed)
+            self._waiting[flight.id] = flight
+        else:
+            flight.assign(dispatch.decision, now)
         self._flights[flight.id] = flight
         try:
             self.act(now)
             return await self._serve(flight)
         except BaseException:
             self._flights.pop(flight.id, None)
+            self._waiting.pop(flight.id, None)
             self.scheduler.cancel(flight.id, self.clock())
             self.act(self.clock())
             raise
@@ -201,15 +209,18 @@ class PoolBackend:
         await _release(replica)
 
     def act(self, now: float) -> None:
-        """Do what is to be done now."""
+        """Have those that wait go or be refused, if it is time."""
+        if not self._waiting:
+            return
         for action in self.scheduler.decide(now):
             if isinstance(action, Dispatch):
-                self._flights[action.request.id].assign(action.decision, now)
+                self._waiting.pop(action.request.id).assign(action.decision, now)
             elif isinstance(action, Yield):
                 self._observer.request_yielded(self.config.name)
-                self._flights[action.request].interrupt("yielded")
+                flight = self._waiting[action.request] = self._flights[action.request]
+                flight.interrupt("yielded")
             else:
-                self._flights[action.request].refuse(action)
+                self._waiting.pop(action.request).refuse(action)
         self._wake_by(self.scheduler.wake(), now)
 
     def tick(self, now: float) -> None:
@@ -236,9 +247,7 @@ class PoolBackend:
     def snapshot(self, now: float | None = None) -> PoolSnapshot:
         """How the pool is."""
         waiting = Counter(
-            (flight.request.tier, flight.priority)
-            for flight in self._flights.values()
-            if flight.decision is None
+            (flight.request.tier, flight.priority) for flight in self._waiting.values()
         )
         at = self.clock() if now is None else now
         return take_snapshot(self.config, self.scheduler, self.roster, waiting, at)
