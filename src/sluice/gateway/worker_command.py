@@ -148,8 +148,8 @@ def worker(
 
     Options of vLLM's own go after `--`. With --model-file, MODEL is left out.
     """
-    if model_file is not None and model is not None:  # an option of vLLM's was taken for it
-        vllm_args, model = (model, *vllm_args), None
+    if model is not None and (model_file is not None or model.startswith("-")):
+        vllm_args, model = (model, *vllm_args), None  # it is one of vLLM's options
     if model is None and model_file is None:
         raise click.UsageError("name a MODEL of the registry, or give --model-file")
     options = WorkerOptions(

@@ -78,7 +78,9 @@ class Site:
         self.task: asyncio.Task[ExitCode] | None = None
         redis = Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0))
         stack.push_async_callback(redis.aclose)
-        self.replicas = Replicas(redis.execute_command)
+        # A machine under load may be slower than a lease, and the tests read what was told last.
+        self.replicas = Replicas(redis.execute_command, lease_seconds=60.0)
+        self.pool_as_read = Replicas(redis.execute_command)
 
     @property
     def program(self) -> list[str]:
@@ -136,13 +138,13 @@ class Site:
             announced = await self.announced()
             return announced if announced is not None and wanted(announced) else None
 
-        found = await eventually_async(probe, 20.0)
+        found = await eventually_async(probe, 60.0)
         assert found is not None
         return found
 
-    async def until_ready(self) -> Announcement:
-        """Until the replica takes requests."""
-        return await self.until(lambda each: each.state == "ready")
+    async def until_ready(self, restarts: int = 0) -> Announcement:
+        """Until the replica takes requests, with an engine that was restarted so often."""
+        return await self.until(lambda each: each.state == "ready" and each.restarts == restarts)
 
     async def tell(self, **state: Any) -> None:
         """Make the engine do something."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-_METRICS = """\
+METRICS = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0",model_name="fake"}} {running}
@@ -34,7 +34,7 @@ vllm:prompt_tokens_total{{engine="0",model_name="fake"}} {tokens}
 # TYPE vllm:generation_tokens_total counter
 vllm:generation_tokens_total{{engine="0",model_name="fake"}} {tokens}
 # TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{{block_size="128",engine="0",num_gpu_blocks="1000",num_cpu_blocks="None"}} 1.0
+vllm:cache_config_info{{block_size="128",engine="0",num_gpu_blocks="1000",num_cpu_blocks="0"}} 1.0
 # TYPE vllm:time_to_first_token_seconds histogram
 vllm:time_to_first_token_seconds_bucket{{engine="0",le="+Inf",model_name="fake"}} 3.0
 """
@@ -64,7 +64,7 @@ def application(state: State) -> web.Application:
         return web.Response(status=503 if state.dead else 200)
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(text=_METRICS.format(**vars(state)))
+        return web.Response(text=METRICS.format(**vars(state)))
 
     async def complete(request: web.Request) -> web.Response:
         body: dict[str, Any] = await request.json()
