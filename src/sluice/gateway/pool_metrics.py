@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sluice.router.pool.fair_queue import Priority, Tier
 from sluice.router.pool.membership import Event, State
+from sluice.router.pool.observer import MoveReason
 from sluice.router.pool.placement import Decision
-from sluice.router.pool.pool import MoveReason
 from sluice.router.pool.snapshot import PoolSnapshot, ReplicaSnapshot
 
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

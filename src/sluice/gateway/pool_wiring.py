@@ -6,7 +6,8 @@ from sluice.gateway.settings import Config, PoolSettings, VLLMProvider
 from sluice.router.pool.config import HealthChecks, PoolConfig
 from sluice.router.pool.fair_queue import QueuePolicy
 from sluice.router.pool.membership import HealthPolicy
-from sluice.router.pool.pool import PoolBackend, PoolObserver
+from sluice.router.pool.observer import PoolObserver
+from sluice.router.pool.pool import PoolBackend
 
 
 def create_pools(config: Config, observer: PoolObserver, gateway: str) -> dict[str, PoolBackend]:

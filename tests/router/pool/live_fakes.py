@@ -22,8 +22,9 @@ from sluice.backends.vllm import VLLM_DIALECT, Finding, VLLMConfig, VLLMInspecto
 from sluice.router.pool.config import PoolConfig
 from sluice.router.pool.fair_queue import Priority, Tier
 from sluice.router.pool.membership import Event, State
+from sluice.router.pool.observer import MoveReason
 from sluice.router.pool.placement import Decision
-from sluice.router.pool.pool import MoveReason, PoolBackend
+from sluice.router.pool.pool import PoolBackend
 from sluice.router.pool.snapshot import PoolSnapshot
 
 DONE = b"data: [DONE]\n\n"

@@ -179,7 +179,7 @@ async def test_a_stream_that_stands_still_ejects() -> None:
     response = await pool.pool.send(pool.request())
     await response.next()
     pool.clock.now += 31
-    pool.pool.tick(pool.clock.now)
+    pool.pool.observe(pool.clock.now)
     assert pool.states()["a"] == "ejected"
     response.close()
 

@@ -145,6 +145,11 @@ class LoadBook:
         """Queued prefill tokens at all replicas that this gateway sent."""
         return sum(own.queued_prefill_tokens for own in self._own.values())
 
+    def own_running(self, replica: str) -> int:
+        """Requests of this gateway at a replica; none at an unknown one."""
+        own = self._own.get(replica)
+        return 0 if own is None else own.running
+
     def dispatched(
         self, request: str, replica: str, prefill_tokens: int, context_tokens: int
     ) -> None:

@@ -10,14 +10,12 @@ answers the same request well.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
 from itertools import count
 from random import Random
-from typing import Literal, Protocol
 
 from sluice.backends.base import (
     Backend,
@@ -39,14 +37,16 @@ from sluice.router.pool.blocks import BLOCK_BYTES
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.clock import shared_clock
 from sluice.router.pool.config import PoolConfig
-from sluice.router.pool.fair_queue import Priority, Shed, Tier
+from sluice.router.pool.fair_queue import Priority, Shed
 from sluice.router.pool.flight import Flight, overloaded
 from sluice.router.pool.live_response import PooledResponse, ReportedUsage
-from sluice.router.pool.membership import Event, Member, State, joined
+from sluice.router.pool.membership import Event, Member, joined
+from sluice.router.pool.observer import MoveReason, PoolObserver
 from sluice.router.pool.output_lengths import OutputLengths
 from sluice.router.pool.placement import POLICIES, Decision, Prompt
 from sluice.router.pool.prompt_text import PromptReader
-from sluice.router.pool.roster import Replica, Roster
+from sluice.router.pool.replica_limits import limits_of
+from sluice.router.pool.roster import Replica, Roster, static_name
 from sluice.router.pool.scheduler import Dispatch, PoolRequest, PoolScheduler, Yield
 from sluice.router.pool.snapshot import PoolSnapshot, take_snapshot
 
@@ -59,49 +59,9 @@ HINT_SECONDS = 0.06
 #: Of the time that a request has left, the part that it may wait; the rest is for the answer.
 _WAITING_SHARE = 0.9
 
-#: KV cache of a replica that does not say how much it has, in tokens.
-_USUAL_KV_TOKENS = 500_000
-
 _BANDS: tuple[Priority, ...] = ("high", "normal", "low")
 
-MoveReason = Literal["unreachable", "lost", "refused", "failed", "ejected"]
 Connect = Callable[[str], tuple[Backend, Inspector]]
-
-
-class PoolObserver(Protocol):
-    """Is told what a pool does, for metrics and logs."""
-
-    def request_placed(
-        self, pool: str, tier: Tier, priority: Priority, queued: float, decision: Decision
-    ) -> None:
-        """A request goes to a replica after so many seconds in the queue."""
-        ...
-
-    def request_shed(self, pool: str, tier: Tier, priority: Priority, reason: str) -> None:
-        """A request was refused."""
-        ...
-
-    def request_moved(self, pool: str, reason: MoveReason) -> None:
-        """A replica failed a request, which goes elsewhere if it can."""
-        ...
-
-    def request_yielded(self, pool: str) -> None:
-        """A batch request was taken back from its replica to make room."""
-        ...
-
-    def replica_changed(
-        self, pool: str, replica: str, old: State, new: State, cause: Event | None
-    ) -> None:
-        """A replica's standing changed."""
-        ...
-
-    def replica_left(self, pool: str, replica: str) -> None:
-        """A replica is no longer known."""
-        ...
-
-    def pool_seen(self, pool: str, snapshot: PoolSnapshot) -> None:
-        """How the pool is, now and then."""
-        ...
 
 
 class PoolBackend:
@@ -153,6 +113,7 @@ class PoolBackend:
         self._tells_cached = False
         self._flights: dict[str, Flight] = {}
         self._waiting: dict[str, Flight] = {}  # those of them that have no replica
+        self._unseen: dict[str, Flight] = {}  # whole answers, whose prompt may be computed or not
         self._numbers = count(1)
         self._waking: asyncio.TimerHandle | None = None
         self._wakes_at = math.inf
@@ -176,12 +137,13 @@ class PoolBackend:
         else:
             flight.assign(dispatch.decision, now)
         self._flights[flight.id] = flight
+        if not request.stream:
+            self._unseen[flight.id] = flight
         try:
             self.act(now)
             return await self._serve(flight)
         except BaseException:
-            self._flights.pop(flight.id, None)
-            self._waiting.pop(flight.id, None)
+            self._forget(flight)
             self.scheduler.cancel(flight.id, self.clock())
             self.act(self.clock())
             raise
@@ -191,7 +153,7 @@ class PoolBackend:
         if self._waking is not None:
             self._waking.cancel()
         for replica in self.roster:
-            await _release(replica)
+            await replica.close()
 
     def join(self, replica_id: str, url: str, announcement: Announcement | None = None) -> Replica:
         """Take a replica in; it takes requests once it has answered a probe."""
@@ -206,7 +168,7 @@ class PoolBackend:
         """Forget a replica; requests that are still there end without it."""
         self.roster.remove(replica.id)
         self._observer.replica_left(self.config.name, replica.id)
-        await _release(replica)
+        await replica.close()
 
     def act(self, now: float) -> None:
         """Have those that wait go or be refused, if it is time."""
@@ -224,24 +186,23 @@ class PoolBackend:
         self._wake_by(self.scheduler.wake(), now)
 
     def tick(self, now: float) -> None:
-        """What passes with time: waiting, slow re-entry, silence. A few times a second."""
+        """What passes with time, several times a second."""
         self.scheduler.loads.expire(now)
         self.roster.tick(now)
-        stall = self.config.health.stall
-        for flight in self._flights.values():
-            if flight.decision is None or flight.stalled:
-                continue
-            if not flight.request.stream:
-                self._assume_first_token(flight, flight.decision, now)
-            elif flight.answered and now - flight.heard > stall:
-                flight.stalled = True
-                replica = self.roster.get(flight.replica)
-                if replica is not None:
-                    self.roster.report(replica, Event.REQUEST_STALLED, now)
+        for flight in tuple(self._unseen.values()):
+            self._assume_first_token(flight, now)
         self.act(now)
 
     def observe(self, now: float) -> None:
-        """Have the observer see how the pool is."""
+        """Look for streams that stand still, and have the observer see how the pool is; once a
+        second or so."""
+        stall = self.config.health.stall
+        for flight in self._flights.values():
+            still = flight.answered and flight.request.stream and not flight.stalled
+            replica = self.roster.get(flight.replica)
+            if still and now - flight.heard > stall and replica is not None:
+                flight.stalled = True
+                self.roster.report(replica, Event.REQUEST_STALLED, now)
         self._observer.pool_seen(self.config.name, self.snapshot(now))
 
     def snapshot(self, now: float | None = None) -> PoolSnapshot:
@@ -254,7 +215,7 @@ class PoolBackend:
 
     def busy(self, replica: Replica) -> bool:
         """Whether requests of this gateway are at a replica."""
-        return any(flight.replica == replica.id for flight in self._flights.values())
+        return self.scheduler.loads.own_running(replica.id) > 0
 
     def drain(self, replica_id: str) -> None:
         """Give a replica no more requests; those that it has finish.
@@ -283,7 +244,7 @@ class PoolBackend:
     def over(self, flight: Flight, usage: ReportedUsage | None, failed: bool) -> None:
         """See `ResponseObserver`."""
         now = self.clock()
-        self._flights.pop(flight.id, None)
+        self._forget(flight)
         if failed:
             self._blame(flight.replica, now)
         else:
@@ -429,12 +390,21 @@ class PoolBackend:
                 if flight.replica == replica.id:
                     flight.interrupt("ejected")
 
-    def _assume_first_token(self, flight: Flight, decision: Decision, now: float) -> None:
+    def _assume_first_token(self, flight: Flight, now: float) -> None:
         """Of an answer that comes whole nobody sees when its prompt is computed: after as long as
         it should take."""
+        decision = flight.decision
+        if decision is None:
+            return
         rate = self.scheduler.prefill_rate(decision.replica)
-        if rate is not None and now - flight.dispatched > decision.uncached_tokens / rate:
+        if rate is None or now - flight.dispatched > decision.uncached_tokens / rate:
             self.scheduler.assume_first_token(flight.id)
+            del self._unseen[flight.id]
+
+    def _forget(self, flight: Flight) -> None:
+        self._flights.pop(flight.id, None)
+        self._waiting.pop(flight.id, None)
+        self._unseen.pop(flight.id, None)
 
     def _learn(self, flight: Flight, usage: ReportedUsage) -> None:
         """What the engine says is better than what was believed."""
@@ -484,18 +454,7 @@ class PoolBackend:
         return Overloaded("no replica of the pool takes requests now", wait)
 
     def _limits(self, replica: Replica) -> ReplicaLimits:
-        """What a replica can hold: by configuration, its worker's word, its metrics, or custom."""
-        config, block = self.config, self._reader.block_tokens
-        said = None if replica.announcement is None else replica.announcement.limits
-        tokens = None if config.kv_blocks is None else config.kv_blocks * config.block_size
-        if tokens is None and said is not None and said.kv_blocks and said.block_size:
-            tokens = said.kv_blocks * said.block_size
-        if tokens is None and replica.readings is not None:
-            tokens = replica.readings.kv_tokens
-        running = config.max_running or (said and said.max_num_seqs) or 256
-        queued = (said and said.max_queued_requests) or config.max_queued
-        blocks = max(1, (tokens or _USUAL_KV_TOKENS) // block)
-        return ReplicaLimits(blocks, block, running, queued, config.prefill_rate)
+        return limits_of(replica, self.config, self._reader.block_tokens)
 
     def _shown_name(self, replica_id: str) -> str | None:
         match self.config.replica_header:
@@ -526,17 +485,6 @@ async def _begun(
     if not piece:
         raise ConnectionLost("the replica's stream ended before it began")
     return response, piece
-
-
-async def _release(replica: Replica) -> None:
-    with contextlib.suppress(OSError):
-        await replica.backend.close()
-        await replica.inspector.close()
-
-
-def static_name(url: str) -> str:
-    """The name of a replica that has no worker: its host and port."""
-    return url.rstrip("/").removesuffix("/v1").split("://", 1)[-1]
 
 
 def _seconds(text: str | None) -> float:

@@ -8,6 +8,7 @@ taking replicas out would bury the rest. A replica that cannot be reached is alw
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -55,6 +56,17 @@ class Replica:
     announcement: Announcement | None = None
     probed: float = float("-inf")
     scraped: float = float("-inf")
+
+    async def close(self) -> None:
+        """Release connections."""
+        with contextlib.suppress(OSError):
+            await self.backend.close()
+            await self.inspector.close()
+
+
+def static_name(url: str) -> str:
+    """The name of a replica that has no worker: its host and port."""
+    return url.rstrip("/").removesuffix("/v1").split("://", 1)[-1]
 
 
 Changed = Callable[[Replica, Member], None]
