@@ -147,6 +147,15 @@ def test_the_last_to_come_loses_its_blocks_and_finishes_all_the_same() -> None:
     assert log.finished()["0"] < log.finished()["1"]
 
 
+def test_who_lost_its_blocks_is_next() -> None:
+    config = EngineConfig(
+        num_blocks=4, block_size=4, max_num_seqs=2, max_num_batched_tokens=8, pace=PACE
+    )
+    log = replay(Engine(config), [request(number, 4, 9) for number in range(3)])
+    assert "1" in log.preempted()
+    assert log.finished()["1"] < log.finished()["2"]
+
+
 def test_the_least_important_loses_its_blocks_under_priority() -> None:
     config = EngineConfig(
         num_blocks=4, block_size=4, max_num_batched_tokens=8, policy=Policy.PRIORITY, pace=PACE

@@ -122,8 +122,9 @@ def main() -> None:
     parser.add_argument("--measurements", type=Path, help="a file to keep them in, or read from")
     arguments = parser.parse_args()
     measurements = _measurements(arguments.clock, arguments.runs, arguments.measurements)
-    pace = fit(measurements.config, measurements.fitting)
-    rows = compare(replace(measurements.config, pace=pace), measurements.held_out)
+    served = arguments.clock == "wall"
+    pace = fit(measurements.config, measurements.fitting, served)
+    rows = compare(replace(measurements.config, pace=pace), measurements.held_out, served)
     preset = {"pace": asdict(pace), "median_errors": median_errors(rows)}
     print(table(rows), msgspec.json.encode(preset).decode(), sep="\n\n")
     print("load average:", os.getloadavg())

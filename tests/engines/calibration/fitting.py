@@ -10,19 +10,19 @@ import numpy as np
 from sluice.backends.engine import EngineConfig, Pace
 from tests.engines.calibration.loads import Load
 from tests.engines.calibration.measuring import Timing
-from tests.engines.calibration.simulating import TERMS, Simulated, Vector, simulate
+from tests.engines.calibration.simulating import TERMS, Vector, simulate
 
 #: Where the search begins: not far from a small model on a processor.
 FIRST_GUESS = Pace(
     step_seconds=0.004, floor_seconds=0.0, prefill_token_seconds=5e-5, request_seconds=0.005
 )
-#: Relative errors above this one count linearly: a busy machine makes outliers.
-_TOLERANCE = 0.1
+#: Relative errors below this one are none.
+_RESOLUTION = 0.005
 
 Measured = Sequence[tuple[Load, Sequence[Timing]]]
 
 
-def fit(config: EngineConfig, measured: Measured, rounds: int = 6) -> Pace:
+def fit(config: EngineConfig, measured: Measured, served: bool = False, rounds: int = 6) -> Pace:
     """Fit a pace to what was measured.
 
     What a step computed depends on the pace, by what came meanwhile; so the steps are simulated
@@ -30,44 +30,44 @@ def fit(config: EngineConfig, measured: Measured, rounds: int = 6) -> Pace:
     """
     pace = FIRST_GUESS
     for _ in range(rounds):
-        rows, seconds = _equations(replace(config, pace=pace), measured)
-        solution = _solve(rows, seconds)
+        solution = _solve(*_equations(replace(config, pace=pace), measured, served))
         pace = Pace(floor_seconds=0.0, **dict(zip(TERMS, solution.tolist(), strict=True)))
     return pace
 
 
-def _equations(config: EngineConfig, measured: Measured) -> tuple[Vector, Vector]:
-    """A time to first token, and a mean time between tokens, are sums of terms."""
-    rows: list[Vector] = []
-    seconds: list[float] = []
+def _equations(
+    config: EngineConfig, measured: Measured, served: bool
+) -> tuple[Vector, Vector, Vector]:
+    """Times to first tokens and between tokens are sums of terms; and how much each counts."""
+    firsts: list[tuple[Vector, float]] = []
+    gaps: list[tuple[Vector, float]] = []
     for load, timings in measured:
-        for timing, simulated in zip(timings, simulate(config, load), strict=True):
-            _add(rows, seconds, timing, simulated)
-    return np.array(rows), np.array(seconds)
+        for timing, simulated in zip(timings, simulate(config, load, served), strict=True):
+            firsts.append((simulated.first, timing.ttft))
+            gaps += zip(simulated.gaps, timing.gaps, strict=True)
+    rows, seconds = zip(*firsts, *gaps, strict=True)
+    # Both kinds count the same, though gaps are many.
+    counts = np.repeat([1.0, np.sqrt(len(firsts) / len(gaps))], [len(firsts), len(gaps)])
+    return np.array(rows), np.array(seconds), counts
 
 
-def _add(rows: list[Vector], seconds: list[float], timing: Timing, simulated: Simulated) -> None:
-    rows.append(simulated.first)
-    seconds.append(timing.ttft)
-    gaps = len(timing.tokens) - 1
-    if gaps:
-        rows.append(simulated.rest / gaps)
-        seconds.append((timing.tokens[-1] - timing.tokens[0]) / gaps)
+def _solve(rows: Vector, seconds: Vector, counts: Vector) -> Vector:
+    """The least sum of relative errors, none of the solution negative.
 
-
-def _solve(rows: Vector, seconds: Vector) -> Vector:
-    """Least squares of the relative errors, none of the solution negative."""
+    Their sum, not that of their squares: what a busy machine adds to a few of the times is large,
+    and says nothing of the engine.
+    """
     # Tokens that came in a burst, because their client was held up, have hardly a time between.
     typical = np.maximum(seconds, np.median(seconds) / 2)
     rows, seconds = rows / typical[:, None], seconds / typical
     scale = np.abs(rows).max(axis=0)
     scale[scale == 0] = 1
-    weights = np.ones(len(seconds))
+    weights = counts
     solution = np.zeros(len(TERMS))
-    for _ in range(20):
+    for _ in range(40):
         solution = _not_negative(rows / scale * weights[:, None], seconds * weights) / scale
         errors = np.abs(rows @ solution - seconds)
-        weights = np.sqrt(_TOLERANCE / np.maximum(errors, _TOLERANCE))
+        weights = counts * np.sqrt(_RESOLUTION / np.maximum(errors, _RESOLUTION))
     return solution
 
 

@@ -85,10 +85,11 @@ def main() -> None:
     engine = LLMEngine.from_engine_args(arguments)
     # The first steps of a fresh engine are slow.
     run(engine, spec["loads"][-1], "warm")
-    timings = [
-        [run(engine, load, f"{index}.{number}") for number in range(spec["runs"])]
-        for index, load in enumerate(spec["loads"])
-    ]
+    timings: list[list[Any]] = [[] for _ in spec["loads"]]
+    # In turn, so that each load has its runs in good times and bad.
+    for number in range(spec["runs"]):
+        for index, load in enumerate(spec["loads"]):
+            timings[index].append(run(engine, load, f"{index}.{number}"))
     cache = engine.vllm_config.cache_config
     result = {
         "num_gpu_blocks": cache.num_gpu_blocks,

@@ -35,11 +35,11 @@ class Row:
         ]
 
 
-def compare(config: EngineConfig, measured: Measured) -> list[Row]:
+def compare(config: EngineConfig, measured: Measured, served: bool = False) -> list[Row]:
     """One row for each load."""
     rows = []
     for load, timings in measured:
-        simulated = [each.timing for each in simulate(config, load)]
+        simulated = [each.timing for each in simulate(config, load, served)]
         real_hits, hits = [t.cached for t in timings], [t.cached for t in simulated]
         rows.append(Row(load.name, _figures(timings), _figures(simulated), real_hits == hits))
     return rows

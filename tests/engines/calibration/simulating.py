@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -35,23 +36,34 @@ class Simulated:
     Attributes:
         timing: the times.
         first: how much of each term is in the time to first token.
-        rest: how much of each term is in the time from the first to the last token.
+        gaps: how much of each term is in each time between tokens.
     """
 
     timing: Timing
     first: Vector
-    rest: Vector
+    gaps: list[Vector]
 
 
-def simulate(config: EngineConfig, load: Load) -> list[Simulated]:
-    """Put a load on a simulated engine; the results are in the load's order."""
-    run = _Run(config, load)
+def simulate(config: EngineConfig, load: Load, served: bool = False) -> list[Simulated]:
+    """Put a load on a simulated engine.
+
+    Args:
+        config: the engine.
+        load: what is asked.
+        served: whether a server is between: who answers the end of one request with the next is
+            too late for the step that begins then.
+
+    Returns:
+        One result for each request, in the load's order.
+    """
+    run = _Run(config, load, served)
     run.to_the_end()
     return [run.result(number) for number in range(len(load.asks))]
 
 
 class _Run:
-    def __init__(self, config: EngineConfig, load: Load) -> None:
+    def __init__(self, config: EngineConfig, load: Load, served: bool) -> None:
+        self._served = served
         self._engine = Engine(config, one_by_one=True)
         self._load = load
         self._left = deque(range(len(load.asks)))
@@ -83,7 +95,9 @@ class _Run:
         self._sent[number] = now
 
     def _step(self, now: float) -> None:
-        step = self._engine.step(now)
+        step = self._engine.end(now)
+        if self._served:
+            self._engine.begin(now)
         if step.steps:
             self._steps.append(step)
         for output in step.outputs:
@@ -91,8 +105,9 @@ class _Run:
             self._tokens[number].append(len(self._steps) - 1)
             self._cached[number] = output.cached_tokens
             if output.finish_reason and self._load.concurrency is not None:
-                # The next one comes when the client has this one's end.
-                self._send_next(step.end)
+                self._send_next(now)
+        if not self._served:
+            self._engine.begin(now)
 
     def result(self, number: int) -> Simulated:
         ask, sent, tokens = self._load.asks[number], self._sent[number], self._tokens[number]
@@ -104,8 +119,11 @@ class _Run:
             waited = min(1.0, (step.end - sent) / step.duration)
             if waited > 0:
                 first += waited * _terms(step)
-        rest = sum((_terms(step) for step in self._steps[tokens[0] + 1 : tokens[-1] + 1]), _NONE)
-        return Simulated(Timing(sent, times, self._cached[number]), first, rest)
+        gaps = [
+            sum(map(_terms, self._steps[before + 1 : after + 1]), _NONE)
+            for before, after in pairwise(tokens)
+        ]
+        return Simulated(Timing(sent, times, self._cached[number]), first, gaps)
 
 
 _NONE: Vector = np.zeros(len(TERMS))

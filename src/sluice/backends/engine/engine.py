@@ -172,11 +172,23 @@ class Engine:
         Args:
             now: the time, in seconds: `due`, or later in an engine that lags behind.
         """
-        under_way = self._step
-        ended = Step(now, now, 0, [], [], Load()) if under_way is None else self._end(under_way)
+        ended = self.end(now)
+        self.begin(now)
+        return ended
+
+    def end(self, now: float) -> Step:
+        """End the step that is under way, for a caller who has something to add at that moment.
+
+        Args:
+            now: as `step` takes it; `begin` follows with the same.
+        """
+        under_way, self._step = self._step, None
+        return Step(now, now, 0, [], [], Load()) if under_way is None else self._end(under_way)
+
+    def begin(self, now: float) -> None:
+        """Begin the next step, if there is something to do."""
         self._step = self._begin(now)
         self._wake = None
-        return ended
 
     def _refusal(self, request: EngineRequest) -> Refusal | None:
         config = self.config
