@@ -25,8 +25,10 @@ def test_what_is_of_use_is_read() -> None:
     readings = read_metrics(TEXT)
     assert readings == EngineReadings(5, 4, 0.25, 1_200_000, 300, 1, 2048, 16)
     assert readings.kv_tokens == 32_768
+    assert readings.hit_rate == 300 / 1_200_000
 
 
 def test_what_is_absent_is_zero_or_unknown() -> None:
     assert read_metrics("") == EngineReadings()
+    assert EngineReadings().hit_rate is None
     assert read_metrics('vllm:cache_config_info{num_gpu_blocks="None"} 1').kv_tokens is None

@@ -46,6 +46,11 @@ class EngineReadings:
     block_size: int | None = None
 
     @property
+    def hit_rate(self) -> float | None:
+        """The share of prompt tokens that were found in its prefix cache, once there were any."""
+        return self.prefix_hits / self.prefix_queries if self.prefix_queries else None
+
+    @property
     def kv_tokens(self) -> int | None:
         """Tokens that its KV cache holds, if it says."""
         if not self.kv_blocks or not self.block_size:

@@ -34,6 +34,7 @@ class ReplicaSnapshot:
         kv_usage: share of its KV cache in use.
         prefix_queries, prefix_hits: tokens looked up and found in its prefix cache.
         preemptions: since it started.
+        hit_rate: the share of its prompt tokens that were found.
     """
 
     id: str
@@ -55,13 +56,7 @@ class ReplicaSnapshot:
     prefix_queries: int | None
     prefix_hits: int | None
     preemptions: int | None
-
-    @property
-    def hit_rate(self) -> float | None:
-        """The share of prompt tokens that were found in its prefix cache."""
-        if not self.prefix_queries or self.prefix_hits is None:
-            return None
-        return self.prefix_hits / self.prefix_queries
+    hit_rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +133,5 @@ def _of_replica(replica: Replica, scheduler: PoolScheduler, now: float) -> Repli
         prefix_queries=None if readings is None else readings.prefix_queries,
         prefix_hits=None if readings is None else readings.prefix_hits,
         preemptions=None if readings is None else readings.preemptions,
+        hit_rate=None if readings is None else readings.hit_rate,
     )
