@@ -30,6 +30,7 @@ loads = st.builds(
     running=st.integers(0, 5),
     context_tokens=st.integers(0, 10_000),
     weight=st.sampled_from([0.1, 0.5, 1.0]),
+    free_blocks=st.integers(0, 12),
 )
 candidates = st.lists(loads, min_size=1, max_size=6, unique_by=lambda load: load.replica)
 depths = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(1, 10))
@@ -55,7 +56,8 @@ def test_every_policy_chooses_a_candidate_and_says_what_it_has(
 def test_prefix_load_has_the_least_cost(candidates: list[Load], depths: dict[str, int]) -> None:
     def cost(load: Load) -> float:
         uncached = PROMPT.uncached(depths.get(load.replica, 0))
-        return (uncached + 0.5 * load.queued_prefill_tokens) / load.weight
+        evicted = max(0, uncached - 100 * load.free_blocks)
+        return (uncached + 0.25 * evicted + 0.5 * load.queued_prefill_tokens) / load.weight
 
     chosen = prefix_load().place(PROMPT, candidates, depths).replica
     by_name = {load.replica: load for load in candidates}
@@ -66,7 +68,7 @@ def test_prefix_load_follows_the_prefix_until_the_queue_is_too_long() -> None:
     warm, cold = Load("warm"), Load("cold")
     decision = prefix_load().place(PROMPT, [warm, cold], {"warm": 8})
     assert (decision.replica, decision.reason, decision.uncached_tokens) == ("warm", "prefix", 200)
-    warm.queued_prefill_tokens = 1_700
+    warm.queued_prefill_tokens = 2_100
     decision = prefix_load().place(PROMPT, [warm, cold], {"warm": 8})
     assert (decision.replica, decision.reason) == ("cold", "load")
 
@@ -75,6 +77,12 @@ def test_prefix_load_knows_when_nobody_has_anything() -> None:
     busy, idle = Load("busy", running=2), Load("idle")
     decision = prefix_load().place(PROMPT, [busy, idle], {})
     assert (decision.replica, decision.reason) == ("idle", "no_prefix")
+
+
+def test_prefix_load_warms_cold_caches_before_it_evicts() -> None:
+    full, cold = Load("full"), Load("cold", running=1, free_blocks=50)
+    assert prefix_load().place(PROMPT, [full, cold], {"full": 1}).replica == "cold"
+    assert prefix_load().place(PROMPT, [full, cold], {"full": 4}).replica == "full"
 
 
 def test_prefix_load_may_count_running_requests() -> None:

@@ -91,6 +91,11 @@ class PrefixIndex:
         """Blocks that the replica's cache is believed to have room for."""
         return self._caches[replica].capacity
 
+    def free(self, replica: str) -> int:
+        """Blocks that the replica can take in before it evicts any."""
+        cache = self._caches[replica]
+        return cache.capacity - len(cache.blocks)
+
     def match(self, hashes: Sequence[int]) -> Mapping[str, int]:
         """How many leading blocks of a prompt each replica holds.
 

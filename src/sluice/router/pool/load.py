@@ -26,6 +26,7 @@ class Load:
         queued_prefill_tokens: tokens sent there that no first token has yet paid for.
         running: requests without an end.
         context_tokens: prompt and output tokens of those, which is KV cache that they hold.
+        free_blocks: of its prefix cache, which a prompt can have at nobody's expense.
         weight: 1, or less while a replica re-enters slowly: the share of the usual load that
             it is given.
     """
@@ -35,6 +36,7 @@ class Load:
     running: int = 0
     context_tokens: int = 0
     weight: float = 1.0
+    free_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

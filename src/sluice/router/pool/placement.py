@@ -1,9 +1,10 @@
 """Which replica a request goes to: values in, a decision with its reason out.
 
-`prefix_load` is the default: the least `queue_weight * queued prefill tokens + uncached tokens`.
-A weight below one prefers warming one cache to starting the prompt a little earlier somewhere
-else; it pays back at the next prompt with that prefix. `consistent_hash` needs neither index nor
-loads that are shared, so that gateways that share nothing still agree.
+`prefix_load` is the default: the least `queue_weight * queued prefill tokens + uncached tokens`,
+and a little for those of them that push others out of the cache. A weight below one prefers
+warming one cache to starting the prompt a little earlier somewhere else; it pays back at the next
+prompt with that prefix. `consistent_hash` needs neither index nor loads that are shared, so that
+gateways that share nothing still agree.
 """
 
 from __future__ import annotations
@@ -107,31 +108,41 @@ class PrefixLoad:
     """The least of weighted queue and what this prompt would add to it."""
 
     def __init__(
-        self, random: Random, queue_weight: float = 0.5, request_tokens: float = 0.0
+        self,
+        random: Random,
+        queue_weight: float = 0.5,
+        request_tokens: float = 0.0,
+        eviction_weight: float = 0.25,
     ) -> None:
         """Args:
         random: breaks the ties that load leaves.
         queue_weight: of a queued token against an uncached one of this prompt.
         request_tokens: prefill tokens that one running request counts for, since decoding
             shares the engine's steps.
+        eviction_weight: of a token that another prompt's must make room for. Without it, idle
+            replicas stay cold as long as a few warm ones have the common system prompt.
         """
         self._random = random
         self._queue_weight = queue_weight
         self._request_tokens = request_tokens
+        self._eviction_weight = eviction_weight
 
     def place(
         self, prompt: Prompt, candidates: Sequence[Load], depths: Mapping[str, int]
     ) -> Decision:
         """The replica with the least cost. See `Placement.place`."""
         weight, per_request = self._queue_weight, self._request_tokens
+        evicting = self._eviction_weight
         tokens, block_tokens = prompt.tokens, prompt.block_tokens
         depth_of = depths.get
         least = math.inf
         best: list[Load] = []
         for load in candidates:
             uncached = tokens - depth_of(load.replica, 0) * block_tokens
+            evicted = uncached - load.free_blocks * block_tokens
             cost = (
                 (uncached if uncached > 1 else 1)
+                + (evicting * evicted if evicted > 0 else 0)
                 + weight * load.queued_prefill_tokens
                 + per_request * load.running
             ) / load.weight

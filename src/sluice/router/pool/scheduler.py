@@ -13,7 +13,7 @@ pile up until `take_hints`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -87,6 +87,7 @@ class PoolScheduler:
         """
         self.index.add(replica, limits.kv_blocks)
         self.loads.add(replica)
+        self.loads[replica].free_blocks = limits.kv_blocks
         self._capacity.join(self.loads[replica], limits)
         self._batch[replica] = {}
         self.queue.expect(self._capacity.rate)
@@ -324,7 +325,7 @@ class PoolScheduler:
         if self.loads.receive(hint, now) and hint.replica in self._capacity:
             self._capacity[hint.replica].began(now)
         if hint.hashes:
-            self.index.insert(hint.replica, hint.hashes)
+            self._insert(hint.replica, hint.hashes)
 
     def announce(self, now: float) -> None:
         """Once a second or so: have hints of all replicas ready, and forget silent gateways."""
@@ -414,12 +415,17 @@ class PoolScheduler:
             self._capacity[decision.replica].began(now)
         if request.tier == "batch":
             self._batch[decision.replica][request.id] = flight
-        self.index.insert(decision.replica, request.prompt.hashes)
+        self._insert(decision.replica, request.prompt.hashes)
         self.loads.dispatched(
             request.id, decision.replica, decision.uncached_tokens, request.context_tokens
         )
         self._hints.append(self.loads.hint(decision.replica, request.prompt.hashes))
         return Dispatch(request, decision)
+
+    def _insert(self, replica: str, hashes: Sequence[int]) -> None:
+        if replica in self.index:
+            self.index.insert(replica, hashes)
+            self.loads[replica].free_blocks = self.index.free(replica)
 
     def _make_room(self, now: float) -> list[Action]:
         """Take batch requests back where that lets the interactive one in whose turn it is.
