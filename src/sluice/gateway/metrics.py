@@ -112,6 +112,9 @@ class Metrics:
         self.attempts = self._counter(
             "gw_upstream_attempts", "Upstream calls.", ("provider", "endpoint", "reason")
         )
+        self.shadow_requests = self._counter(
+            "gw_shadow_requests", "Copies of requests to shadows.", ("model", "outcome")
+        )
         self.usage_events = self._counter(
             "gw_usage_events", "Usage events made durable, by path.", ("path",)
         )

@@ -42,6 +42,7 @@ from sluice.router.catalog import Model
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route, Step
 from sluice.router.policy import Router, RoutingRefused
+from sluice.router.shadows import Shadows
 from sluice.router.translation import Call, Conversation
 from sluice.wire.codec import StreamCodec
 from sluice.wire.errors import InvalidRequest
@@ -67,6 +68,7 @@ class Pipeline:
         keys: KeyRing,
         router: Router,
         dispatcher: Dispatcher,
+        shadows: Shadows,
         meter: Meter,
         recorder: Recorder,
         lifelines: Lifelines,
@@ -77,6 +79,7 @@ class Pipeline:
         self._keys = keys
         self._router = router
         self._dispatcher = dispatcher
+        self._shadows = shadows
         self._meter = meter
         self._recorder = recorder
         self._lifelines = lifelines
@@ -194,6 +197,7 @@ class Pipeline:
             answer = await self._dispatcher.dispatch(
                 route, call, _Attempts(exchange, self._metrics), exchange.lifeline.remaining
             )
+            self._shadows.copy(route.model, call)
             if isinstance(answer, StreamStart):
                 exchange.start = answer
                 return await relay_stream(exchange, answer)

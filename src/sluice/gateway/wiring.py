@@ -68,6 +68,7 @@ from sluice.router.dispatch import Dispatcher
 from sluice.router.plan import Fallbacks
 from sluice.router.policy import Router
 from sluice.router.pool.pools import Pools
+from sluice.router.shadows import Shadows
 
 #: Bound on output that the first team gets, so that a bare SDK call works.
 FIRST_TEAM_MAX_TOKENS = 1024
@@ -244,6 +245,7 @@ class Gateway:
     recorder: Recorder
     keys: KeySync
     registry: RegistrySync
+    shadows: Shadows
     key_files: KeyFiles
     backends: Mapping[str, Backend]
     pools: Pools
@@ -264,6 +266,7 @@ class Gateway:
         await self.recorder.stop()
         await self.keys.stop()
         await self.registry.stop()
+        await self.shadows.stop()
         await self.key_files.stop()
         await self.pools.stop()
         for backend in self.backends.values():
@@ -294,10 +297,15 @@ def create_gateway(
     )
     backends = create_backends(config) | pooled
     credentials = create_credentials(config)
+    dispatcher = create_dispatcher(config, backends, credentials, breakers)
+    shadows = Shadows(
+        dispatcher, lambda model, outcome: metrics.shadow_requests.labels(model, outcome).inc()
+    )
     pipeline = Pipeline(
         keys=ring,
         router=create_router(config, catalog),
-        dispatcher=create_dispatcher(config, backends, credentials, breakers),
+        dispatcher=dispatcher,
+        shadows=shadows,
         meter=Meter(prices, gateway_id),
         recorder=recorder,
         lifelines=lifelines,
@@ -322,6 +330,7 @@ def create_gateway(
         recorder,
         sync,
         create_registry_sync(config, pool, catalog, prices, breakers),
+        shadows,
         KeyFiles(config.key_files(), credentials),
         backends,
         Pools(

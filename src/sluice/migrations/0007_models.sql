@@ -4,7 +4,7 @@ CREATE TABLE model_versions (
     name                text NOT NULL,
     version             text NOT NULL,
     stage               text CHECK (stage IN ('prod', 'canary', 'shadow')),  -- null: serves nobody
-    share               double precision CHECK (share BETWEEN 0 AND 100),    -- of a canary, percent
+    share               double precision CHECK (share BETWEEN 0 AND 100),    -- of a trial, percent
     pool                text NOT NULL,
     weights             text NOT NULL,
     manifest            jsonb NOT NULL,  -- path -> {sha256, size}
@@ -20,7 +20,7 @@ CREATE TABLE model_versions (
     staged_at           timestamptz,
     revision            bigint NOT NULL,
     UNIQUE (name, version),
-    CHECK ((share IS NOT NULL) = (stage IS NOT DISTINCT FROM 'canary'))
+    CHECK ((share IS NULL) = (stage IS NULL OR stage = 'prod'))
 );
 -- One version a stage, and one version a pool.
 CREATE UNIQUE INDEX model_versions_stage ON model_versions (name, stage) WHERE stage IS NOT NULL;

@@ -84,7 +84,8 @@ class Model:
         deployments: where it runs.
         default_max_tokens: bound on output for requests that give none; None: they must.
         owned_by: what `GET /v1/models` says.
-        canary: a version of it that is being tried.
+        canary: a version of it that answers a part of its conversations.
+        shadow: a version of it that is asked a part of its requests, and is not heard.
     """
 
     name: str
@@ -94,12 +95,13 @@ class Model:
     deployments: tuple[Deployment, ...]
     default_max_tokens: int | None = None
     owned_by: str = "sluice"
-    canary: Canary | None = None
+    canary: Trial | None = None
+    shadow: Trial | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
-    """Another version of a model, which takes a part of its conversations.
+class Trial:
+    """Another version of a model, which is being tried.
 
     Attributes:
         model: the version, under the same name.
@@ -144,5 +146,6 @@ class Catalog:
     def deployments(self) -> frozenset[str]:
         """The names of all deployments."""
         models = self.models()
-        canaries = [model.canary.model for model in models if model.canary is not None]
-        return frozenset(each.name for model in (*models, *canaries) for each in model.deployments)
+        trials = (trial for model in models for trial in (model.canary, model.shadow))
+        tried = [trial.model for trial in trials if trial is not None]
+        return frozenset(each.name for model in (*models, *tried) for each in model.deployments)

@@ -45,16 +45,16 @@ def choose_model(catalog: Catalog, name: str, endpoint: Endpoint, tier: str) -> 
     return model
 
 
-def tries_canary(model: str, conversation: str, share: float) -> bool:
-    """Whether a conversation belongs to the part that tries a model's canary. It does so with all
-    of its requests, at every gateway, and stays there when the share grows.
+def takes_part(model: str, who: str, share: float) -> bool:
+    """Whether somebody belongs to the part that tries another version of a model: at every gateway
+    alike, and still so when the share grows.
 
     Args:
-        model: its name, so that not the same conversations try the canaries of all models.
-        conversation: what stands for it.
+        model: its name, so that not the same ones try the versions of all models.
+        who: what stands for a conversation, or for a request.
         share: in percent.
     """
-    digest = hashlib.blake2b(f"{model}\0{conversation}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{model}\0{who}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) < share / 100 * 2**64
 
 
@@ -97,7 +97,7 @@ class Router:
         known = self._routes.get((name, endpoint, tier))
         if known is None:  # as many as the catalogue has models, endpoints and tiers
             known = self._routes[(name, endpoint, tier)] = self._expand(name, endpoint, tier)
-        if known.canary is not None and tries_canary(name, conversation, known.share):
+        if known.canary is not None and takes_part(name, conversation, known.share):
             return known.canary
         return known.usual
 

@@ -48,6 +48,15 @@ def test_a_canary_is_part_of_its_model() -> None:
     assert merge([], [prod], POOLS).models[0].canary is None
 
 
+def test_a_shadow_is_part_of_its_model() -> None:
+    prod = registered(1, stage="prod")
+    shadow = registered(2, version="2", pool="green", stage="shadow", share=1.0)
+    [model] = merge([], [shadow, prod], POOLS).models
+    assert model.shadow is not None
+    assert model.canary is None
+    assert model.shadow.model.deployments[0].name == "green/llama"
+
+
 def test_a_canary_without_a_share_is_not_asked() -> None:
     prod = registered(1, stage="prod")
     canary = registered(2, version="2", pool="green", stage="canary", share=0.0)

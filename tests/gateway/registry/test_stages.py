@@ -38,6 +38,12 @@ def test_what_is_so_already_moves_nothing() -> None:
     assert promote(CANARY, Promotion(stage="canary", share=5.0), [OLD, CANARY]) == []
 
 
+def test_a_shadow_is_tried_beside_a_canary() -> None:
+    third = registered(3, version="3", pool="red")
+    moves = promote(third, Promotion(stage="shadow", share=1.0), [OLD, CANARY])
+    assert moves == [Move(third, "shadow", 1.0)]
+
+
 def test_another_canary_takes_the_place_of_the_first() -> None:
     third = registered(3, version="3", pool="red")
     moves = promote(third, Promotion(stage="canary", share=1.0), [OLD, CANARY])
@@ -52,7 +58,8 @@ def test_the_next_version_may_take_over_the_pool_of_the_one_that_it_replaces() -
 @pytest.mark.parametrize(
     ("version", "to", "param"),
     [
-        (NEW, Promotion(stage="shadow"), "stage"),
+        (NEW, Promotion(stage="shadow"), "share"),
+        (OLD, Promotion(stage="shadow", share=5.0), "stage"),
         (NEW, Promotion(stage="canary"), "share"),
         (NEW, Promotion(stage="prod", share=5.0), "share"),
         (OLD, Promotion(stage="canary", share=5.0), "stage"),

@@ -113,6 +113,17 @@ async def test_promotion_changes_who_is_in_prod_in_one_moment(
     assert (await registry.find("llama", "prod")) == back
 
 
+async def test_a_shadow_has_a_share_and_leaves_by_promotion(registry: Registry[str]) -> None:
+    await registry.create(new(version="1", pool="blue"), "ann")
+    await registry.create(new(version="2", pool="green"), "ann")
+    await registry.promote("llama", "1", Promotion(), None, "ann")
+    half = Promotion(stage="shadow", share=0.5)
+    assert (await registry.promote("llama", "2", half, None, "ann")).share == 0.5
+    with pytest.raises(Conflict):
+        await registry.retire("llama", "1", None, "ann")
+    assert (await registry.promote("llama", "2", Promotion(), None, "ann")).share is None
+
+
 async def test_a_retired_version_serves_nobody(registry: Registry[str]) -> None:
     await registry.create(new(), "ann")
     await registry.promote("llama", "1", Promotion(), None, "ann")

@@ -7,11 +7,11 @@ registry must not take a model of it away.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.billing.prices import Price
 from sluice.gateway.registry.versions import ModelVersion
-from sluice.router.catalog import Canary, Deployment, Model, Timeouts
+from sluice.router.catalog import Deployment, Model, Timeouts, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +56,25 @@ def merge(
             usable[each.name, each.stage] = each
     models, prices = list(configured), {}
     for name in sorted({name for name, _ in usable}):
-        prod, canary = usable.get((name, "prod")), usable.get((name, "canary"))
+        prod = usable.get((name, "prod"))
         if prod is None:
             problems.append(f"`{name}` has no version in `prod` that can serve here")
             continue
-        models.append(_model(prod, pools, _canary(canary, pools)))
+        canary, shadow = (
+            _trial(usable.get((name, stage)), pools) for stage in ("canary", "shadow")
+        )
+        models.append(replace(_model(prod, pools), canary=canary, shadow=shadow))
         prices[name] = Price() if prod.price is None else prod.price.price()
     return Merged(tuple(models), prices, tuple(sorted(problems)))
 
 
-def _canary(version: ModelVersion | None, pools: Mapping[str, Timeouts]) -> Canary | None:
+def _trial(version: ModelVersion | None, pools: Mapping[str, Timeouts]) -> Trial | None:
     if version is None or not version.share:
         return None
-    return Canary(_model(version, pools), version.share)
+    return Trial(_model(version, pools), version.share)
 
 
-def _model(
-    version: ModelVersion, pools: Mapping[str, Timeouts], canary: Canary | None = None
-) -> Model:
+def _model(version: ModelVersion, pools: Mapping[str, Timeouts]) -> Model:
     deployment = Deployment(
         provider=version.pool,
         model=version.name,
@@ -88,5 +89,4 @@ def _model(
         deployments=(deployment,),
         default_max_tokens=version.default_max_tokens,
         owned_by="vllm",
-        canary=canary,
     )

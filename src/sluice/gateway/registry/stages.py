@@ -17,7 +17,8 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The stage that a version is to be in.
 
     Attributes:
-        share: of a canary, in percent of the conversations; 0 tries it with none.
+        share: of a canary, in percent of the conversations; of a shadow, of the requests. 0 tries
+            it with none.
     """
 
     stage: Stage = "prod"
@@ -46,14 +47,12 @@ def promote(version: ModelVersion, to: Promotion, staged: Sequence[ModelVersion]
     Raises:
         Conflict: that can't be.
     """
-    if to.stage == "shadow":
-        raise Conflict("the stage `shadow` is not served in this release", "stage")
-    if (to.share is not None) != (to.stage == "canary"):
-        raise Conflict("a `canary` needs a `share`, and nothing else has one", "share")
+    if (to.share is None) != (to.stage == "prod"):
+        raise Conflict("a `canary` and a `shadow` need a `share`; `prod` has none", "share")
     others = [each for each in staged if each.id != version.id]
     same = [each for each in others if each.name == version.name]
-    if to.stage == "canary" and not any(each.stage == "prod" for each in same):
-        raise Conflict("a canary needs another version in `prod` beside it", "stage")
+    if to.stage != "prod" and not any(each.stage == "prod" for each in same):
+        raise Conflict(f"a {to.stage} needs another version in `prod` beside it", "stage")
     leaving = [each for each in same if each.stage == to.stage]
     for other in others:
         if other.pool == version.pool and other not in leaving:
@@ -71,11 +70,11 @@ def retire(version: ModelVersion, staged: Sequence[ModelVersion]) -> list[Move]:
     """The moves that take a version out of its stage.
 
     Raises:
-        Conflict: it is in `prod` while another is tried beside it.
+        Conflict: it is in `prod` while others are tried beside it.
     """
     if version.stage is None:
         return []
     tried = [each for each in staged if each.name == version.name and each.id != version.id]
     if version.stage == "prod" and tried:
-        raise Conflict("retire or promote the model's canary first", "stage")
+        raise Conflict("retire the versions that are tried beside it first", "stage")
     return [Move(version, None)]

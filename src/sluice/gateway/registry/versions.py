@@ -131,9 +131,9 @@ class ModelVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version as it is registered.
 
     Attributes:
-        stage: `prod` serves; `canary` serves its share of the conversations; None: it serves
-            nobody, yet or any more.
-        share: of a canary, in percent.
+        stage: `prod` serves; `canary` serves its share of the conversations; `shadow` is asked its
+            share of the requests, for nobody; None: it serves nobody, yet or any more.
+        share: of a canary or a shadow, in percent.
         staged_at: when the stage became what it is.
         revision: grows with every change; the ETag.
 
