@@ -28,6 +28,9 @@ REPEAT_SECONDS = 1.0
 #: Seconds until a connection is tried again.
 _RETRY_SECONDS = 0.5
 
+#: How long a message is waited for in one go.
+_LISTEN_SECONDS = 0.5
+
 _log = structlog.get_logger("sluice.pool")
 
 
@@ -76,6 +79,7 @@ class HintExchange:
         self._pools = pools
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
 
     async def start(self) -> None:
         """Begin to talk and to listen."""
@@ -86,6 +90,7 @@ class HintExchange:
 
     async def stop(self) -> None:
         """End it."""
+        self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -136,13 +141,13 @@ class HintExchange:
 
     async def _listen(self) -> None:
         told = False
-        while True:
+        while not self._stopping:
             try:
                 async with self._redis.pubsub(ignore_subscribe_messages=True) as subscription:
                     await subscription.subscribe(CHANNEL)
                     told = False
-                    while True:
-                        message = await subscription.get_message(timeout=1.0)
+                    while not self._stopping:  # waiting for a message may outlive a cancellation
+                        message = await subscription.get_message(timeout=_LISTEN_SECONDS)
                         if message is not None:
                             self.take(message["data"])
             except (RedisError, OSError, TimeoutError) as error:
