@@ -92,6 +92,17 @@ class VllmEngine(Engine):
             raise LookupError(name)
         return sum(s.value for s in named if labels.items() <= s.labels.items())
 
+    def labels(self, name: str) -> Mapping[str, str]:
+        """A metric's labels, of its first sample.
+
+        Raises:
+            LookupError: The engine has no sample of that name.
+        """
+        for sample in self._samples():
+            if sample.name == name:
+                return sample.labels
+        raise LookupError(name)
+
     def running(self) -> int:
         """Requests that the engine is working on now."""
         return int(self.metric("vllm:num_requests_running"))

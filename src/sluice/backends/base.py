@@ -7,12 +7,15 @@ above it.
     BackendError
     ├── ConnectFailed      no connection, so the request was certainly not processed
     ├── ConnectionLost     the connection broke, or the response could not be read
-    └── UpstreamTimeout    the upstream let a deadline pass
+    ├── UpstreamTimeout    the upstream let a deadline pass
+    ├── Overloaded         a pool refused the request, since it would come too late
+    └── PoolFailed         several replicas of a pool failed the request one after the other
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -28,6 +31,10 @@ class Endpoint(StrEnum):
     COUNT_TOKENS = "messages/count_tokens"
     RESPONSES = "responses"
     MODERATIONS = "moderations"
+
+
+#: How urgent a request is among those of its tier.
+Priority = Literal["high", "normal", "low"]
 
 
 class BackendError(Exception):
@@ -54,6 +61,43 @@ class UpstreamTimeout(BackendError):
     code = "upstream_timeout"
 
 
+class Overloaded(BackendError):
+    """A pool of replicas refused the request before anything was spent on it.
+
+    Attributes:
+        retry_after: whole seconds after which it would be taken, if nothing else came.
+    """
+
+    code = "pool_overloaded"
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PoolFailed(BackendError):
+    """Several replicas failed the request one after the other: asking more would fell more."""
+
+    code = "pool_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where in a pool a request went.
+
+    Attributes:
+        replica: its name; None: it was refused.
+        queued: seconds that the request waited in the pool's queue.
+    """
+
+    replica: str | None
+    queued: float
+
+
+def _nobody(_: Placed) -> None:
+    """For those who do not care where a request went."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpstreamRequest:
     """One call as it goes to an upstream.
@@ -66,6 +110,12 @@ class UpstreamRequest:
         request_id: ours, sent along so that both sides' logs join.
         headers: to be sent besides the backend's own.
         credential: the provider's key for this call, where it wants one.
+        team_id: whose request it is, for fair shares.
+        tier: `batch` requests fill what interactive ones leave.
+        priority: among those of its tier.
+        max_tokens: the bound on its output; None: it has none.
+        remaining: seconds in which it must have begun to answer.
+        placed: is told where in a pool it went; more than once where the first failed it.
     """
 
     endpoint: Endpoint
@@ -75,6 +125,12 @@ class UpstreamRequest:
     request_id: str
     headers: Mapping[str, str] = field(default_factory=dict)
     credential: str | None = field(default=None, repr=False)
+    team_id: str = ""
+    tier: Literal["interactive", "batch"] = "interactive"
+    priority: Priority = "normal"
+    max_tokens: int | None = None
+    remaining: float = math.inf
+    placed: Callable[[Placed], None] = _nobody
 
 
 class UpstreamResponse(Protocol):
@@ -119,6 +175,7 @@ class Dialect:
         format: the format of its messages.
         responses: whether it serves OpenAI's Responses itself.
         vllm: whether vLLM's own members are understood.
+        priority: whether the engine schedules by `priority`, and so takes it.
         foreign: members of messages that other upstreams' answers have and this one refuses.
     """
 
@@ -128,6 +185,7 @@ class Dialect:
     format: Literal["openai", "anthropic"] = "openai"
     responses: bool = False
     vllm: bool = False
+    priority: bool = False
     foreign: tuple[str, ...] = ("thinking_blocks",)
 
 
@@ -145,6 +203,7 @@ class Backend(Protocol):
         Raises:
             ConnectFailed: no connection.
             ConnectionLost: the connection broke before the headers.
+            Overloaded, PoolFailed: see there; from pools only.
         """
         ...
 

@@ -1,17 +1,20 @@
-"""A vLLM look-alike that needs no engine: for a first start without keys, and for tests.
+"""A vLLM look-alike that needs no model: for a first start without keys, and for tests.
 
-It answers in OpenAI's dialect with text that says what it is, at a configurable pace, and counts
-tokens as whitespace-separated words. It never passes for a model: `system_fingerprint` names it.
+It answers in OpenAI's dialect with text that says what it is, and counts tokens as
+whitespace-separated words. Its pace is a fixed wait for each token, or that of a simulated engine
+that all requests share. It never passes for a model: `system_fingerprint` names it.
 """
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import cycle, islice
 from struct import pack
 from typing import Any
 
@@ -19,6 +22,17 @@ import msgspec
 import uuid_utils
 
 from sluice.backends.base import Dialect, Endpoint, UpstreamRequest
+from sluice.backends.engine import EngineConfig, Refusal
+from sluice.backends.simulator_engine import EnginePacing
+from sluice.backends.simulator_pacing import (
+    Job,
+    Pacing,
+    Readings,
+    SimulatorCounters,
+    SleepPacing,
+    Tokens,
+)
+from sluice.backends.simulator_words import count_words
 from sluice.wire import sse
 from sluice.wire.errors import ErrorDetail
 
@@ -72,6 +86,14 @@ _TEXT = [
 ]
 
 
+_WORDS = [word if position == 0 else f" {word}" for position, word in enumerate(_TEXT)]
+
+_BUSY = {
+    Refusal.MAX_NUM_QUEUED_REQS: "The engine is currently busy and cannot accept new requests.",
+    Refusal.MAX_NUM_QUEUED_TOKENS: "The engine has reached its prefill token backlog limit.",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatorConfig:
     """The simulator's pace.
@@ -80,30 +102,27 @@ class SimulatorConfig:
         ttft_seconds: time to first token.
         itl_seconds: time between tokens.
         context_length: prompt and output tokens that fit.
+        engine: an engine that decides the pace in place of those two times.
     """
 
     ttft_seconds: float = 0.02
     itl_seconds: float = 0.005
     context_length: int = 8192
-
-
-@dataclass(slots=True)
-class SimulatorCounters:
-    """What vLLM's `/metrics` would count."""
-
-    running: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    finished: dict[str, int] = field(
-        default_factory=lambda: {"stop": 0, "length": 0, "abort": 0, "error": 0}
-    )
+    engine: EngineConfig | None = None
 
 
 class SimulatorResponse:
     """A response that is generated as it is read; see `UpstreamResponse`."""
 
-    def __init__(self, status: int, content_type: str, body: AsyncIterator[bytes]) -> None:
+    def __init__(
+        self,
+        status: int,
+        content_type: str,
+        body: AsyncIterator[bytes],
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
         self.status = status
+        self._close = close
         self.headers: Mapping[str, str] = {"content-type": content_type}
         self._body = body
 
@@ -114,7 +133,8 @@ class SimulatorResponse:
         return await anext(self._body, b"")
 
     def close(self) -> None:
-        """Nothing to drop: generation happens inside the read, and ends with it."""
+        """Stop generating."""
+        self._close()
 
 
 class SimulatorBackend:
@@ -128,51 +148,52 @@ class SimulatorBackend:
     )
 
     def __init__(self, config: SimulatorConfig, counters: SimulatorCounters | None = None) -> None:
-        self._config = config
         self.counters = counters or SimulatorCounters()
+        self._pacing: Pacing = SleepPacing(config.ttft_seconds, config.itl_seconds, self.counters)
+        if config.engine is not None:
+            self._pacing = EnginePacing(config.engine)
+            self.dialect = replace(self.dialect, vllm=True)
+        self._context_length = min(config.context_length, self._pacing.longest or sys.maxsize)
 
     async def send(self, request: UpstreamRequest) -> SimulatorResponse:
         body = msgspec.json.decode(request.body)
         if request.endpoint is Endpoint.EMBEDDINGS:
             return _json(200, _embeddings(body))
-        prompt_tokens = _prompt_tokens(body, request.endpoint)
-        wanted = body.get("max_completion_tokens") or body.get("max_tokens") or len(_TEXT)
-        if prompt_tokens + wanted > self._config.context_length:
-            return _overflow(self._config.context_length, prompt_tokens, wanted)
-        if (body.get("n") or 1) > MAX_CHOICES:
+        job = _job(body, request.endpoint)
+        if job.prompt_tokens + job.limit > self._context_length:
+            return _overflow(self._context_length, job.prompt_tokens, job.limit)
+        if job.copies > MAX_CHOICES:
             return _too_many()
-        run = _Run(body, request, prompt_tokens, wanted)
+        if job.priority and not self._pacing.priorities:
+            return _no_priorities()
+        if not _is_salt(job.salt):
+            return _bad_salt()
+        tokens = self._pacing.start(job)
+        if isinstance(tokens, Refusal):
+            return _refused(tokens)
+        run = _Run(body, request, job, tokens)
         if request.stream:
-            return SimulatorResponse(200, "text/event-stream", self._stream(run))
-        async for _ in self._generate(run):
-            pass
+            return SimulatorResponse(200, "text/event-stream", self._stream(run), tokens.close)
+        with closing(tokens):
+            for _ in job.words:
+                await tokens.next()
+        run.generated = len(job.words) * run.choices
         return _json(200, run.whole())
+
+    def readings(self) -> Readings:
+        """What `/metrics` shows now."""
+        return self._pacing.readings()
 
     async def close(self) -> None:
         """Nothing is held."""
 
-    async def _generate(self, run: _Run) -> AsyncIterator[str]:
-        """The words, each at its time; counted as vLLM counts."""
-        self.counters.running += 1
-        self.counters.prompt_tokens += run.prompt_tokens
-        reason = "abort"
-        try:
-            await asyncio.sleep(self._config.ttft_seconds)
-            for position, word in enumerate(run.words):
-                if position:
-                    await asyncio.sleep(self._config.itl_seconds)
-                self.counters.generation_tokens += run.choices
-                run.generated += run.choices
-                yield word
-            reason = run.finish_reason
-        finally:
-            self.counters.running -= 1
-            self.counters.finished[reason] += 1
-
     async def _stream(self, run: _Run) -> AsyncIterator[bytes]:
         yield run.chunks({"role": "assistant", "content": ""}, None)
-        async for word in self._generate(run):
-            yield run.chunks({"content": word}, None)
+        with closing(run.tokens):
+            for word in run.job.words:
+                await run.tokens.next()
+                run.generated += run.choices
+                yield run.chunks({"content": word}, None)
         yield run.chunks({}, run.finish_reason)
         if run.include_usage:
             yield run.usage_chunk()
@@ -183,17 +204,14 @@ class _Run:
     """One generation."""
 
     def __init__(
-        self, body: dict[str, Any], request: UpstreamRequest, prompt_tokens: int, wanted: int
+        self, body: dict[str, Any], request: UpstreamRequest, job: Job, tokens: Tokens
     ) -> None:
-        length = min(wanted, len(_TEXT))
         self.chat = request.endpoint is Endpoint.CHAT
-        self.prompt_tokens = prompt_tokens
-        self.words = [
-            word if position == 0 else f" {word}" for position, word in enumerate(_TEXT[:length])
-        ]
-        self.finish_reason = "length" if length < len(_TEXT) else "stop"
+        self.job = job
+        self.tokens = tokens
+        self.finish_reason = job.finish_reason
         self.generated = 0
-        self.choices = (body.get("n") or 1) * (1 if self.chat else _prompts(body.get("prompt")))
+        self.choices = job.answers
         options = body.get("stream_options") or {}
         self.include_usage = bool(options.get("include_usage"))
         self._continuous = bool(options.get("continuous_usage_stats"))
@@ -224,12 +242,12 @@ class _Run:
             **self._head,
             "object": self._object("chunk"),
             "choices": [],
-            "usage": self._usage(),
+            "usage": self._usage(final=True),
         }
         return sse.encode(msgspec.json.encode(body))
 
     def whole(self) -> dict[str, Any]:
-        text = "".join(self.words)
+        text = "".join(self.job.words)
         message = {"role": "assistant", "content": text, "refusal": None}
         answer: dict[str, Any] = {"message": message} if self.chat else {"text": text}
         answer |= {"finish_reason": self.finish_reason, "logprobs": None}
@@ -237,7 +255,7 @@ class _Run:
             **self._head,
             "object": self._object(""),
             "choices": [{"index": index, **answer} for index in range(self.choices)],
-            "usage": self._usage(),
+            "usage": self._usage(final=True),
         }
 
     def _object(self, part: str) -> str:
@@ -245,34 +263,40 @@ class _Run:
             return "text_completion"
         return "chat.completion.chunk" if part else "chat.completion"
 
-    def _usage(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self.prompt_tokens,
+    def _usage(self, final: bool = False) -> dict[str, Any]:
+        prompt = self.job.prompt_tokens
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt,
             "completion_tokens": self.generated,
-            "total_tokens": self.prompt_tokens + self.generated,
+            "total_tokens": prompt + self.generated,
         }
+        if final and self.tokens.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.tokens.cached_tokens}
+        return usage
 
 
-def _prompt_tokens(body: dict[str, Any], endpoint: Endpoint) -> int:
-    prompt = body.get("messages" if endpoint is Endpoint.CHAT else "prompt")
-    return max(1, _words(prompt))
+def _job(body: dict[str, Any], endpoint: Endpoint) -> Job:
+    chat = endpoint is Endpoint.CHAT
+    asked = body.get("messages" if chat else "prompt")
+    limit = body.get("max_completion_tokens") or body.get("max_tokens") or len(_TEXT)
+    endless = bool(body.get("ignore_eos"))
+    length = limit if endless else min(limit, len(_TEXT))
+    return Job(
+        prompts=[asked] if chat else _prompts(asked),
+        prompt_tokens=max(1, count_words(asked)),
+        limit=limit,
+        copies=body.get("n") or 1,
+        words=_WORDS[:length] if length <= len(_WORDS) else list(islice(cycle(_WORDS), length)),
+        finish_reason="length" if endless or length < len(_TEXT) else "stop",
+        priority=body.get("priority") or 0,
+        salt=body.get("cache_salt"),
+    )
 
 
-def _prompts(value: Any) -> int:
-    """How many prompts a completions request has: a list of strings or of token arrays."""
+def _prompts(value: Any) -> list[Any]:
+    """The prompts of a completions request: one, or a list of strings or of token arrays."""
     many = isinstance(value, list) and bool(value) and not isinstance(value[0], int)
-    return len(value) if many else 1
-
-
-def _words(value: Any) -> int:
-    """Words in all the strings of a JSON value; token arrays count their tokens."""
-    if isinstance(value, str):
-        return len(value.split())
-    if isinstance(value, list):
-        return sum(1 if isinstance(item, int) else _words(item) for item in value)
-    if isinstance(value, dict):
-        return sum(_words(item) for key, item in value.items() if key not in ("role", "type"))
-    return 0
+    return value if many else [value]
 
 
 def _embeddings(body: dict[str, Any]) -> dict[str, Any]:
@@ -280,7 +304,7 @@ def _embeddings(body: dict[str, Any]) -> dict[str, Any]:
     many = isinstance(value, list) and not (value and isinstance(value[0], int))
     inputs = value if many else [value]
     as_base64 = body.get("encoding_format") == "base64"
-    tokens = max(1, _words(value))
+    tokens = max(1, count_words(value))
     return {
         "object": "list",
         "model": body["model"],
@@ -313,6 +337,32 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 def _too_many() -> SimulatorResponse:
     detail = ErrorDetail(f"`n` must be at most {MAX_CHOICES}", "invalid_request_error", "n")
     return SimulatorResponse(400, "application/json", _once(detail.body()))
+
+
+def _no_priorities() -> SimulatorResponse:
+    text = "`priority` needs the scheduling policy `priority`"
+    detail = ErrorDetail(text, "BadRequestError", "priority", "400")
+    return SimulatorResponse(400, "application/json", _once(detail.body()))
+
+
+def _is_salt(value: Any) -> bool:
+    """Whether vLLM takes it."""
+    if value is None:
+        return True
+    return isinstance(value, str) and 0 < len(value) <= 128 and not set(value) & set("@/\\\0")
+
+
+def _bad_salt() -> SimulatorResponse:
+    text = "`cache_salt` must be 1 to 128 characters and must not contain '@', '/', '\\' or NUL"
+    detail = ErrorDetail(text, "BadRequestError", "cache_salt", "400")
+    return SimulatorResponse(400, "application/json", _once(detail.body()))
+
+
+def _refused(reason: Refusal) -> SimulatorResponse:
+    """In vLLM's words."""
+    text = f"{_BUSY[reason]} Please try again later or on a different instance."
+    detail = ErrorDetail(text, "Service Unavailable", None, "503")
+    return SimulatorResponse(503, "application/json", _once(detail.body()))
 
 
 def _overflow(limit: int, prompt: int, wanted: int) -> SimulatorResponse:

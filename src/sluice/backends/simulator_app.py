@@ -11,6 +11,7 @@ import uuid_utils
 
 from sluice.backends.base import Endpoint, UpstreamRequest
 from sluice.backends.simulator import SimulatorBackend, SimulatorResponse
+from sluice.backends.simulator_metrics import render
 from sluice.wire.errors import ErrorDetail
 
 Receive = Callable[[], Awaitable[Any]]
@@ -37,7 +38,8 @@ class SimulatorApp:
         elif path == "/health":
             await _respond(send, 200, b"", "text/plain")
         elif path == "/metrics":
-            await _respond(send, 200, self._metrics().encode(), "text/plain; version=0.0.4")
+            text = render(self._backend.readings(), self._model)
+            await _respond(send, 200, text, "text/plain; version=0.0.4")
         elif path == "/v1/models":
             await _respond(send, 200, msgspec.json.encode(self._models()))
         else:
@@ -58,34 +60,17 @@ class SimulatorApp:
 
     async def _answer(self, request: UpstreamRequest, send: Send) -> None:
         response = await self._backend.send(request)
-        if not request.stream or response.status != 200:
-            await _respond(send, response.status, await response.read(1 << 30))
-            return
-        await _stream(response, send)
+        try:
+            if not request.stream or response.status != 200:
+                await _respond(send, response.status, await response.read(1 << 30))
+            else:
+                await _stream(response, send)
+        finally:
+            response.close()
 
     def _models(self) -> dict[str, Any]:
         model = {"id": self._model, "object": "model", "created": 0, "owned_by": "sluice-simulator"}
         return {"object": "list", "data": [model]}
-
-    def _metrics(self) -> str:
-        """Under vLLM's names, what the simulator has of them."""
-        counters, label = self._backend.counters, f'model_name="{self._model}"'
-        lines = [
-            "# TYPE vllm:num_requests_running gauge",
-            f"vllm:num_requests_running{{{label}}} {counters.running}",
-            "# TYPE vllm:num_requests_waiting gauge",
-            f"vllm:num_requests_waiting{{{label}}} 0",
-            "# TYPE vllm:prompt_tokens_total counter",
-            f"vllm:prompt_tokens_total{{{label}}} {counters.prompt_tokens}",
-            "# TYPE vllm:generation_tokens_total counter",
-            f"vllm:generation_tokens_total{{{label}}} {counters.generation_tokens}",
-            "# TYPE vllm:request_success_total counter",
-            *(
-                f'vllm:request_success_total{{{label},finished_reason="{reason}"}} {count}'
-                for reason, count in counters.finished.items()
-            ),
-        ]
-        return "\n".join(lines) + "\n"
 
 
 async def _read(endpoint: Endpoint, receive: Receive, model: str) -> UpstreamRequest | ErrorDetail:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import uuid_utils
 
 from sluice import __version__
-from sluice.backends.base import Endpoint
+from sluice.backends.base import Endpoint, Placed
 from sluice.gateway.auth import Principal
 from sluice.gateway.lifeline import Lifeline
 from sluice.gateway.quotas.admission import Reservation
@@ -51,6 +51,7 @@ class Exchange:
         admitted: once it may go upstream.
         deployment, attempts, attempt_started_at: the present or last upstream call.
         dropped: what the client offered and the upstream can't have.
+        placed: where in a pool it went last.
         attempt_log: each call's deployment and how it went.
         start: a stream that has begun; its upstream response is let go in the end.
         stream: the stream's codec, which knows what was used so far.
@@ -78,6 +79,7 @@ class Exchange:
         self.attempts = 0
         self.attempt_started_at = 0.0
         self.dropped: tuple[str, ...] = ()
+        self.placed: Placed | None = None
         self.attempt_log: list[str] = []
         self.start: StreamStart | None = None
         self.stream: StreamCodec | None = None
@@ -137,6 +139,10 @@ class Exchange:
             headers.append((b"x-model-used", self.model_used.encode()))
         if self.dropped:
             headers.append((b"x-dropped-tools", ", ".join(self.dropped).encode()))
+        if self.placed is not None:
+            headers.append((b"x-queue-ms", b"%d" % int(self.placed.queued * 1000)))
+            if self.placed.replica is not None:
+                headers.append((b"x-replica", self.placed.replica.encode()))
         if self.attempt_log:
             headers.append((b"x-attempts", ", ".join(self.attempt_log).encode()))
         await self.send({"type": "http.response.start", "status": status, "headers": headers})

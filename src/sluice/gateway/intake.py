@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from sluice.backends.base import Endpoint
+from sluice.backends.base import Endpoint, Priority
 from sluice.gateway.auth import Principal
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.exchange import Exchange
@@ -163,6 +163,29 @@ def _tier(exchange: Exchange, request: Request) -> Tier:
             "`x-tier` must be interactive or batch.", "x-tier", "invalid_value"
         )
     return cast("Literal['interactive', 'batch']", tier)
+
+
+def requested_priority(exchange: Exchange) -> Priority:
+    """How urgent the request is among the team's, by header.
+
+    Raises:
+        GatewayError: there is no such priority.
+    """
+    given = exchange.header(b"x-priority")
+    if given is None:
+        return "high"  # as urgent as its team may be
+    priority = given.decode("latin-1")
+    if priority not in ("high", "normal", "low"):
+        raise GatewayError.invalid(
+            "`x-priority` must be high, normal or low.", "x-priority", "invalid_value"
+        )
+    return cast("Priority", priority)
+
+
+def conversation_of(exchange: Exchange) -> str:
+    """What stands for the request's conversation: its session by header, else the request alone."""
+    session = exchange.header(b"x-session-id")
+    return exchange.id if not session else session.decode("latin-1")
 
 
 def _check_team(exchange: Exchange, principal: Principal, request: Request) -> None:

@@ -125,6 +125,9 @@ class Metrics:
         self.lost_generations = self._counter(
             "gw_idempotent_generations_lost", "Generations whose gateway was found lost.", ()
         )
+        self.shadow_requests = self._counter(
+            "gw_shadow_requests", "Copies of requests to shadows.", ("model", "outcome")
+        )
         self.usage_events = self._counter(
             "gw_usage_events", "Usage events made durable, by path.", ("path",)
         )

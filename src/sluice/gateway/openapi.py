@@ -197,6 +197,8 @@ _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/health/ready", "get"): _Handled((), answer="Readiness"),
 }
 
+_SESSION = "Stands for the conversation: all its requests reach the same version of a model"
+
 _REQUEST_ID = {"x-request-id": {"$ref": "#/components/headers/x-request-id"}}
 _TAG = {"etag": {"description": "Of the record's revision", "schema": {"type": "string"}}}
 _KEY = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}
@@ -300,6 +302,7 @@ def _data_operation(described: _Operation) -> dict[str, Any]:
         _header("x-tier", {"enum": ["interactive", "batch"]}, "As the member of this name"),
         _header("x-team-id", {"type": "string"}, "As the member of this name"),
         _header("idempotency-key", _KEY, "All requests with one key get one answer"),
+        _header("x-session-id", {"type": "string"}, _SESSION),
     ]
     if anthropic:
         parameters += [

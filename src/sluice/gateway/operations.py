@@ -101,11 +101,10 @@ async def migrate_database() -> list[str]:
         return await migrate(url)
 
 
-async def simulator(host: str, port: int, model: str, ttft_ms: float, itl_ms: float) -> None:
+async def simulator(host: str, port: int, model: str, config: SimulatorConfig) -> None:
     """Serve the simulator over HTTP until told to stop."""
     check_port(host, port)
-    backend = SimulatorBackend(SimulatorConfig(ttft_ms / 1000, itl_ms / 1000))
-    server = create_server(SimulatorApp(backend, model), host, port)
+    server = create_server(SimulatorApp(SimulatorBackend(config), model), host, port)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

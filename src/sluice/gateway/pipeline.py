@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
+from sluice.backends.base import BackendError, Endpoint, Placed, UpstreamResponse
 from sluice.billing.recorder import Recorder, UsageNotDurable
 from sluice.gateway.auth import KeyRing, Principal, credential_of
 from sluice.gateway.conversations import Conversations
@@ -27,8 +27,10 @@ from sluice.gateway.intake import (
     ClientLeft,
     Received,
     broken_off,
+    conversation_of,
     read_body,
     receive_body,
+    requested_priority,
     too_slow,
 )
 from sluice.gateway.lifeline import Cut, Lifelines
@@ -47,11 +49,12 @@ from sluice.gateway.relay import (
     ending_response,
     relay_stream,
 )
-from sluice.gateway.tenancy.limits import Policy
+from sluice.gateway.tenancy.limits import Policy, less_urgent
 from sluice.router.catalog import Model
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route, Step
 from sluice.router.policy import Router, RoutingRefused
+from sluice.router.shadows import Shadows
 from sluice.router.translation import Call, Conversation
 from sluice.wire.codec import StreamCodec
 from sluice.wire.errors import InvalidRequest
@@ -77,6 +80,7 @@ class Pipeline:
         keys: KeyRing,
         router: Router,
         dispatcher: Dispatcher,
+        shadows: Shadows,
         meter: Meter,
         recorder: Recorder,
         lifelines: Lifelines,
@@ -92,6 +96,7 @@ class Pipeline:
         self._keys = keys
         self._router = router
         self._dispatcher = dispatcher
+        self._shadows = shadows
         self._meter = meter
         self._recorder = recorder
         self._lifelines = lifelines
@@ -177,6 +182,9 @@ class Pipeline:
             headers=received.headers,
             conversation=conversation,
             cache_salt=self._salt(principal, request),
+            team_id=principal.team_id,
+            tier=received.tier,
+            priority=less_urgent(principal.policy.priority, requested_priority(exchange)),
         )
 
     def _salt(self, principal: Principal, request: Request) -> str | None:
@@ -190,7 +198,9 @@ class Pipeline:
     def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
         name, policy = received.request.model, principal.policy
         try:
-            route = self._router.route(name, exchange.endpoint, received.tier)
+            route = self._router.route(
+                name, exchange.endpoint, received.tier, conversation_of(exchange)
+            )
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
         if not policy.allows_model(name):
@@ -236,6 +246,7 @@ class Pipeline:
             answer = await self._dispatcher.dispatch(
                 route, call, _Attempts(exchange, self._metrics), exchange.lifeline.remaining
             )
+            self._shadows.copy(route.model, call)
             if isinstance(answer, StreamStart):
                 exchange.start = answer
                 return await relay_stream(exchange, answer)
@@ -391,6 +402,9 @@ class _Attempts:
         exchange.attempts = step.number
         exchange.stream = None
         exchange.attempt_started_at = time.monotonic()
+
+    def attempt_placed(self, placed: Placed) -> None:
+        self._exchange.placed = placed
 
     def attempt_streams(self, stream: StreamCodec) -> None:
         self._exchange.stream = stream

@@ -18,12 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from sluice.billing.prices import Price, nano_usd
 from sluice.gateway.egress import EgressPolicy
+from sluice.gateway.engine_options import EngineSettings
 from sluice.gateway.key_files import read_keys
 from sluice.gateway.oidc.login import Client
 from sluice.gateway.oidc.people import Grant
 from sluice.gateway.oidc.token_file import TokenFileError, saved_token, token_path
 from sluice.gateway.tenancy.roles import Role
 from sluice.router.catalog import Capability, Tier
+from sluice.router.pool.fair_queue import Priority
+from sluice.router.pool.placement import PolicyName
 
 MIN_SECRET_CHARACTERS = 32
 
@@ -130,22 +133,81 @@ class AnthropicProvider(_Keyed):
     _url = field_validator("base_url")(lambda value: value and _http_url(value))
 
 
+class PoolHealthSettings(_Strict):
+    """How replicas are watched, in seconds; see `HealthChecks` and `HealthPolicy`."""
+
+    interval_seconds: float = Field(0.4, gt=0)
+    timeout_seconds: float = Field(0.9, gt=0)
+    idle_probe_seconds: float = Field(5.0, gt=0)
+    metrics_seconds: float = Field(2.0, gt=0)
+    stall_seconds: float = Field(30.0, gt=0)
+    failures: int = Field(3, gt=0)
+    slow_probes: int = Field(2, gt=0)
+    ejection_seconds: float = Field(5.0, gt=0)
+    longest_ejection_seconds: float = Field(60.0, gt=0)
+    ramp_seconds: float = Field(30.0, gt=0)
+
+
+class TTFTObjectives(_Strict):
+    """Seconds to the first token, by tier; null: as long as the request's own deadline lets it."""
+
+    interactive: float | None = Field(10.0, gt=0)
+    batch: float | None = Field(None, gt=0)
+
+
+class PoolSettings(_Strict):
+    """How requests are spread over a provider's replicas; see `PoolConfig`."""
+
+    discover: bool = False
+    placement: PolicyName = "prefix_load"
+    ttft_slo_seconds: TTFTObjectives = TTFTObjectives()
+    max_running: int | None = Field(None, gt=0)
+    max_queued: int = Field(64, ge=0)
+    max_waiting: int = Field(10_000, gt=0)
+    kv_blocks: int | None = Field(None, gt=0)
+    block_size: int = Field(16, gt=0)
+    prefill_tokens_per_second: float = Field(8_000.0, gt=0)
+    bytes_per_token: float = Field(4.0, ge=1, le=20)
+    engine_priority: bool = False
+    team_weights: dict[str, float] = Field(default={})
+    team_priorities: dict[str, Priority] = Field(default={})
+    ageing_seconds: float = Field(10.0, gt=0)
+    replica_header: Literal["name", "hash", "none"] = "hash"
+    health: PoolHealthSettings = PoolHealthSettings()
+
+    @field_validator("team_weights")
+    @classmethod
+    def _shares(cls, value: dict[str, float]) -> dict[str, float]:
+        if any(not 0 < weight <= 1e6 for weight in value.values()):
+            raise ValueError("weights must be above 0")
+        return value
+
+
 class VLLMProvider(_Keyed):
-    """vLLM replicas of one's own."""
+    """vLLM replicas of one's own: a single one, or with `pool` or several a pool of equal ones."""
 
     kind: Literal["vllm"]
-    replicas: list[str] = Field(min_length=1)
+    replicas: list[str] = Field(default=[])
+    pool: PoolSettings | None = None
     timeouts: TimeoutSettings = TimeoutSettings()
 
     @field_validator("replicas")
     @classmethod
-    def _one_replica(cls, value: list[str]) -> list[str]:
-        if len(value) > 1:
-            raise ValueError(
-                "one replica a provider for now; give each its own provider and list them all as"
-                " deployments of the model"
-            )
+    def _urls(cls, value: list[str]) -> list[str]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a replica twice")
         return [_http_url(url) for url in value]
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if not self.replicas and not (self.pool is not None and self.pool.discover):
+            raise ValueError("needs `replicas`, or a `pool` with `discover: true`")
+        return self
+
+    @property
+    def pooled(self) -> bool:
+        """Whether there is anything to choose."""
+        return self.pool is not None or len(self.replicas) > 1
 
 
 class SimulatorProvider(_Strict):
@@ -154,6 +216,7 @@ class SimulatorProvider(_Strict):
     kind: Literal["simulator"]
     ttft_ms: float = Field(20.0, ge=0)
     itl_ms: float = Field(5.0, ge=0)
+    engine: EngineSettings | None = None
     timeouts: TimeoutSettings = TimeoutSettings()
 
 

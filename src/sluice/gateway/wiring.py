@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 
 import asyncpg
 import structlog
@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from sluice.backends.anthropic import AnthropicBackend, AnthropicConfig
 from sluice.backends.base import Backend
 from sluice.backends.openai import OpenAIBackend, OpenAIConfig
-from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
+from sluice.backends.simulator import SimulatorBackend
 from sluice.backends.vllm import VLLMBackend, VLLMConfig
 from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.billing.recorder import Recorder, RecorderConfig
@@ -29,10 +29,8 @@ from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing, KeySync, TokenRing
 from sluice.gateway.conversations import Conversations
-from sluice.gateway.idempotency.generation import Terms
-from sluice.gateway.idempotency.keyed import IdempotencyConfig, KeyedAnswers
-from sluice.gateway.idempotency.sweeper import Sweeper
-from sluice.gateway.idempotency.tapes import Tapes
+from sluice.gateway.engine_options import simulator_config
+from sluice.gateway.idempotency.assembly import Idempotency, create_idempotency
 from sluice.gateway.key_files import KeyFiles
 from sluice.gateway.lifeline import Lifelines
 from sluice.gateway.listener import ConnectionLimits
@@ -40,14 +38,14 @@ from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.oidc.assembly import SignIn, sign_in
 from sluice.gateway.pipeline import Pipeline
+from sluice.gateway.pool_metrics import PoolMetrics
+from sluice.gateway.pool_wiring import create_pools
 from sluice.gateway.prefix_salts import PrefixSalts
-from sluice.gateway.quotas.admission import Admission
-from sluice.gateway.quotas.budgets import Budgets
-from sluice.gateway.quotas.counters import Counters
-from sluice.gateway.quotas.local_limits import LocalLimits
+from sluice.gateway.quotas.assembly import Quotas, create_quotas
 from sluice.gateway.quotas.needs import Needs, TokenEstimates
-from sluice.gateway.quotas.presence import Presence
-from sluice.gateway.quotas.standing import Standing
+from sluice.gateway.registry.prices import PriceBook
+from sluice.gateway.registry.store import changed_versions
+from sluice.gateway.registry.sync import RegistrySync
 from sluice.gateway.responses import ResponseStore
 from sluice.gateway.routes.access import Access, by_token
 from sluice.gateway.routes.admin import admin_router
@@ -70,7 +68,6 @@ from sluice.gateway.settings import (
     VLLMProvider,
 )
 from sluice.gateway.tenancy.changes import Changes
-from sluice.gateway.tenancy.limits import Scope
 from sluice.gateway.tenancy.teams import Teams
 from sluice.router.breakers import BreakerConfig, Breakers
 from sluice.router.catalog import Catalog, Deployment, Model, Timeouts
@@ -78,6 +75,8 @@ from sluice.router.credentials import Credentials
 from sluice.router.dispatch import Dispatcher
 from sluice.router.plan import Fallbacks
 from sluice.router.policy import Router
+from sluice.router.pool.pools import Pools
+from sluice.router.shadows import Shadows
 
 #: Bound on output that the first team gets, so that a bare SDK call works.
 FIRST_TEAM_MAX_TOKENS = 1024
@@ -126,8 +125,12 @@ async def connect_database(url: str) -> asyncpg.Pool:
 
 
 def create_backends(config: Config) -> dict[str, Backend]:
-    """The providers' backends, by name."""
-    return {name: _backend(provider) for name, provider in config.providers.items()}
+    """The providers' backends, by name; without the pools, see `create_pools`."""
+    return {
+        name: _backend(provider)
+        for name, provider in config.providers.items()
+        if not (isinstance(provider, VLLMProvider) and provider.pooled)
+    }
 
 
 def _backend(provider: Provider) -> Backend:
@@ -145,7 +148,7 @@ def _backend(provider: Provider) -> Backend:
             return VLLMBackend(VLLMConfig(provider.replicas[0], connect))
         case _:
             return SimulatorBackend(
-                SimulatorConfig(provider.ttft_ms / 1000, provider.itl_ms / 1000)
+                simulator_config(provider.ttft_ms, provider.itl_ms, provider.engine)
             )
 
 
@@ -155,15 +158,10 @@ def create_credentials(config: Config) -> dict[str, Credentials]:
     return {name: Credentials(keys, longest) for name, keys in config.credentials().items()}
 
 
-def create_dispatcher(
-    config: Config,
-    backends: Mapping[str, Backend],
-    credentials: Mapping[str, Credentials],
-    metrics: Metrics,
-) -> Dispatcher:
-    """The dispatcher with its breakers and credentials."""
+def create_breakers(config: Config, metrics: Metrics) -> Breakers:
+    """The breakers of all deployments."""
     given = config.dispatch.breaker
-    breakers = Breakers(
+    return Breakers(
         BreakerConfig(
             window=given.window_seconds,
             min_calls=given.min_calls,
@@ -173,6 +171,15 @@ def create_dispatcher(
         ),
         observer=metrics,
     )
+
+
+def create_dispatcher(
+    config: Config,
+    backends: Mapping[str, Backend],
+    credentials: Mapping[str, Credentials],
+    breakers: Breakers,
+) -> Dispatcher:
+    """The dispatcher with its credentials."""
 
     def redact(text: str) -> str:
         """With the credentials of now, rotated ones included."""
@@ -206,6 +213,24 @@ def create_router(config: Config, catalog: Catalog) -> Router:
         for model in config.models
     }
     return Router(catalog, fallbacks)
+
+
+def create_registry_sync(
+    config: Config, pool: asyncpg.Pool, catalog: Catalog, prices: PriceBook, breakers: Breakers
+) -> RegistrySync:
+    """What keeps the catalogue as the registry has it."""
+    pools = {
+        name: _timeouts(provider)
+        for name, provider in config.providers.items()
+        if isinstance(provider, VLLMProvider)
+    }
+    return RegistrySync(
+        partial(changed_versions, pool),
+        catalog,
+        prices,
+        pools,
+        lambda: breakers.retain(catalog.deployments()),
+    )
 
 
 def create_catalog(config: Config) -> Catalog:
@@ -245,8 +270,11 @@ class Gateway:
     quotas: Quotas
     idempotency: Idempotency
     keys: KeySync
+    registry: RegistrySync
+    shadows: Shadows
     key_files: KeyFiles
     backends: Mapping[str, Backend]
+    pools: Pools
     pool: asyncpg.Pool
     connections: ConnectionLimits
     salts: PrefixSalts
@@ -256,10 +284,12 @@ class Gateway:
         """Load the keys and begin the background work."""
         await self.keys.start()
         await self.salts.start()
+        await self.registry.start()
         await self.key_files.start()
         await self.recorder.start()
         await self.quotas.start()
         await self.idempotency.start()
+        await self.pools.start()
         await self.lifelines.start()
 
     async def stop(self) -> None:
@@ -269,7 +299,10 @@ class Gateway:
         await self.quotas.stop()
         await self.recorder.stop()
         await self.keys.stop()
+        await self.registry.stop()
+        await self.shadows.stop()
         await self.key_files.stop()
+        await self.pools.stop()
         for backend in self.backends.values():
             await backend.close()
         if self.people is not None:
@@ -295,17 +328,26 @@ def create_gateway(
         stalled_seconds=config.server.stalled_reader_seconds,
     )
     catalog = create_catalog(config)
-    prices = {m.name: m.price.price() for m in config.models if m.price is not None}
-    quotas = create_quotas(config, gateway_id, pool, link, ring, metrics)
+    prices = PriceBook({m.name: m.price.price() for m in config.models if m.price is not None})
+    quotas = create_quotas(config.admission, gateway_id, pool, link, ring, metrics)
     meter = Meter(prices, gateway_id)
     idempotency = create_idempotency(config, link, recorder, meter, metrics)
-    backends = create_backends(config)
+    breakers = create_breakers(config, metrics)
+    pooled = create_pools(
+        config, PoolMetrics(metrics.registry, environment.metrics_dir is not None), gateway_id
+    )
+    backends = create_backends(config) | pooled
     credentials = create_credentials(config)
+    dispatcher = create_dispatcher(config, backends, credentials, breakers)
     salts = PrefixSalts(pool, environment.salt_secret)
+    shadows = Shadows(
+        dispatcher, lambda model, outcome: metrics.shadow_requests.labels(model, outcome).inc()
+    )
     pipeline = Pipeline(
         keys=ring,
         router=create_router(config, catalog),
-        dispatcher=create_dispatcher(config, backends, credentials, metrics),
+        dispatcher=dispatcher,
+        shadows=shadows,
         meter=meter,
         recorder=recorder,
         lifelines=lifelines,
@@ -340,8 +382,15 @@ def create_gateway(
         quotas,
         idempotency,
         sync,
+        create_registry_sync(config, pool, catalog, prices, breakers),
+        shadows,
         KeyFiles(config.key_files(), credentials),
         backends,
+        Pools(
+            pooled,
+            connect_redis(environment.redis_url) if pooled and environment.redis_url else None,
+            lambda name: _first_secret(credentials.get(name)),
+        ),
         pool,
         ConnectionLimits(
             config.server.max_header_bytes,
@@ -354,97 +403,9 @@ def create_gateway(
     )
 
 
-@dataclass(slots=True)
-class Quotas:
-    """What keeps limits, and what starts and stops with it."""
-
-    admission: Admission
-    presence: Presence
-    budgets: Budgets
-    standing: Standing
-
-    async def start(self) -> None:
-        """Join the other processes. Redis must be connected, if it is there."""
-        await self.presence.start()
-        await self.budgets.start()
-        await self.admission.start()
-
-    async def stop(self) -> None:
-        """Tell where things stand, and leave."""
-        await self.budgets.stop()
-        await self.admission.stop()
-        await self.presence.stop()
-
-
-def create_quotas(
-    config: Config,
-    gateway_id: str,
-    pool: asyncpg.Pool,
-    link: RedisLink,
-    ring: KeyRing,
-    metrics: Metrics,
-) -> Quotas:
-    """What keeps limits."""
-    given = config.admission
-    counters = Counters(link, gateway_id, metrics, leases=given.mode == "leased")
-
-    def tell(scope: Scope) -> None:
-        admission.tell(scope)
-
-    def now() -> datetime:
-        return datetime.fromtimestamp(counters.now_ms() / 1000, UTC)
-
-    budgets = Budgets(link, pool, ring, tell, now)
-
-    def told_nothing() -> None:
-        budgets.forget()
-        admission.retell()
-
-    presence = Presence(
-        link,
-        gateway_id,
-        heard_time=counters.set_time,
-        unknown_here=told_nothing,
-        lease_seconds=given.lease_seconds,
-    )
-    local = LocalLimits(lambda: presence.processes)
-    admission = Admission(counters, budgets.seed, local, given.redis_away)
-    return Quotas(admission, presence, budgets, Standing(admission, counters))
-
-
-@dataclass(slots=True)
-class Idempotency:
-    """What answers requests with a key, and what starts and stops with it."""
-
-    keyed: KeyedAnswers
-    sweeper: Sweeper
-
-    async def start(self) -> None:
-        """Begin to look for lost generations."""
-        await self.sweeper.start()
-
-    async def stop(self) -> None:
-        """Let generations end; those of other processes are theirs."""
-        await self.sweeper.stop()
-        await self.keyed.stop()
-
-
-def create_idempotency(
-    config: Config, link: RedisLink, recorder: Recorder, meter: Meter, metrics: Metrics
-) -> Idempotency:
-    """What answers requests with a key."""
-    given = config.idempotency
-    tapes = Tapes(link, given.lease_seconds, given.retention_seconds)
-    terms = Terms(
-        given.grace_seconds,
-        given.lease_seconds,
-        given.max_bytes,
-        stall_seconds=config.server.stalled_reader_seconds / 2,
-    )
-    settings = IdempotencyConfig(terms, given.redis_away)
-    lease = given.lease_seconds
-    sweeper = Sweeper(tapes, recorder, metrics.lost_generations.inc, lease / 5, lease)
-    return Idempotency(KeyedAnswers(tapes, meter, settings, metrics.keyed), sweeper)
+def _first_secret(held: Credentials | None) -> str | None:
+    """The key with which a provider is asked how it is."""
+    return next(iter(held.secrets()), None) if held is not None else None
 
 
 def _checks(pipeline: Pipeline, pool: asyncpg.Pool, recorder: Recorder) -> dict[str, Check]:

@@ -57,12 +57,14 @@ class Deployment:
         model: the provider's name of the model.
         weight: share of the traffic among the model's deployments.
         timeouts: limits on calls.
+        defaults: sampling parameters for requests that give none.
     """
 
     provider: str
     model: str
     weight: int = 100
     timeouts: Timeouts = Timeouts()
+    defaults: tuple[tuple[str, float], ...] = ()
 
     @property
     def name(self) -> str:
@@ -82,6 +84,8 @@ class Model:
         deployments: where it runs.
         default_max_tokens: bound on output for requests that give none; None: they must.
         owned_by: what `GET /v1/models` says.
+        canary: a version of it that answers a part of its conversations.
+        shadow: a version of it that is asked a part of its requests, and is not heard.
     """
 
     name: str
@@ -91,23 +95,57 @@ class Model:
     deployments: tuple[Deployment, ...]
     default_max_tokens: int | None = None
     owned_by: str = "sluice"
+    canary: Trial | None = None
+    shadow: Trial | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Another version of a model, which is being tried.
+
+    Attributes:
+        model: the version, under the same name.
+        share: the part, in percent.
+    """
+
+    model: Model
+    share: float
 
 
 class Catalog:
-    """The models by name."""
+    """The models by name. They may change while the process runs: all of them at once, so that
+    whoever holds a model holds one that was whole.
+
+    Attributes:
+        created: when the catalogue was loaded, seconds since the epoch.
+        generation: grows with every change; what was derived from another one is out of date.
+    """
 
     def __init__(self, models: Iterable[Model], created: int) -> None:
         """Args:
         models: in the order in which they are listed.
-        created: when the catalogue was loaded, seconds since the epoch.
+        created: see there.
         """
         self._models = {model.name: model for model in models}
         self.created = created
+        self.generation = 0
+
+    def replace(self, models: Iterable[Model]) -> None:
+        """From now on these are the models."""
+        self._models = {model.name: model for model in models}
+        self.generation += 1
 
     def get(self, name: str) -> Model | None:
         """The model of a name, or None."""
         return self._models.get(name)
 
     def models(self) -> list[Model]:
-        """All models, in the order of the configuration."""
+        """All models, in the order in which they are listed."""
         return list(self._models.values())
+
+    def deployments(self) -> frozenset[str]:
+        """The names of all deployments."""
+        models = self.models()
+        trials = (trial for model in models for trial in (model.canary, model.shadow))
+        tried = [trial.model for trial in trials if trial is not None]
+        return frozenset(each.name for model in (*models, *tried) for each in model.deployments)

@@ -18,6 +18,8 @@ from typing import Protocol
 from sluice.backends.base import (
     Backend,
     BackendError,
+    Overloaded,
+    Placed,
     UpstreamRequest,
     UpstreamResponse,
 )
@@ -121,6 +123,10 @@ class AttemptObserver(Protocol):
 
     def attempt_started(self, step: Step, dropped: tuple[str, ...]) -> None:
         """A call begins; what was offered and could not be passed on is named."""
+        ...
+
+    def attempt_placed(self, placed: Placed) -> None:
+        """The call went to a replica of a pool, or was refused by the pool."""
         ...
 
     def attempt_streams(self, stream: StreamCodec) -> None:
@@ -245,7 +251,7 @@ class Dispatcher:
         own = attempt.step.deployment.timeouts.first_token
         try:
             async with asyncio.timeout(min(own, remaining)):
-                return await self._attempt(attempt, observer)
+                return await self._attempt(attempt, observer, min(own, remaining))
         except TimeoutError:
             if own <= remaining:
                 text, code = f"did not begin to answer within {own:g} s", "upstream_timeout"
@@ -253,10 +259,18 @@ class Dispatcher:
                 text, code = "did not begin to answer in the time that was left", DEADLINE_EXCEEDED
             raise UpstreamFailure(ErrorDetail(f"the upstream {text}", code=code)) from None
 
-    async def _attempt(self, attempt: _Attempt, observer: AttemptObserver) -> Answer | StreamStart:
+    async def _attempt(
+        self, attempt: _Attempt, observer: AttemptObserver, remaining: float
+    ) -> Answer | StreamStart:
         backend = self._backends[attempt.step.deployment.provider]
         try:
-            response = await backend.send(attempt.upstream_request())
+            response = await backend.send(
+                attempt.upstream_request(remaining, observer.attempt_placed)
+            )
+        except Overloaded as error:
+            wait = {"retry-after": str(error.retry_after)}
+            detail = ErrorDetail(str(error), code=error.code)
+            raise UpstreamFailure(detail, headers=wait, where="send") from error
         except BackendError as error:
             detail = ErrorDetail(str(error), code=error.code)
             raise UpstreamFailure(detail, where="send") from error
@@ -370,8 +384,10 @@ class _Attempt:
     credential: Credential | None
     permit: Permit
 
-    def upstream_request(self) -> UpstreamRequest:
-        """As the backend takes it."""
+    def upstream_request(
+        self, remaining: float, placed: Callable[[Placed], None]
+    ) -> UpstreamRequest:
+        """As the backend takes it, which has so many seconds to begin to answer."""
         return UpstreamRequest(
             endpoint=self.translation.endpoint,
             model=self.step.deployment.model,
@@ -380,6 +396,12 @@ class _Attempt:
             request_id=self.call.request_id,
             headers=self.translation.headers,
             credential=None if self.credential is None else self.credential.secret,
+            team_id=self.call.team_id,
+            tier=self.call.tier,
+            priority=self.call.priority,
+            max_tokens=self.call.request.max_tokens,
+            remaining=remaining,
+            placed=placed,
         )
 
 
@@ -407,6 +429,8 @@ _OWN_CODES = frozenset(
     {
         DEADLINE_EXCEEDED,
         "no_deployment",
+        "pool_failed",
+        "pool_overloaded",
         "upstream_aborted",
         "upstream_connection_lost",
         "upstream_invalid_response",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from sluice.backends.base import Endpoint
 from sluice.router.catalog import NEEDED, Catalog, Model
@@ -43,6 +45,28 @@ def choose_model(catalog: Catalog, name: str, endpoint: Endpoint, tier: str) -> 
     return model
 
 
+def takes_part(model: str, who: str, share: float) -> bool:
+    """Whether somebody belongs to the part that tries another version of a model: at every gateway
+    alike, and still so when the share grows.
+
+    Args:
+        model: its name, so that not the same ones try the versions of all models.
+        who: what stands for a conversation, or for a request.
+        share: in percent.
+    """
+    digest = hashlib.blake2b(f"{model}\0{who}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) < share / 100 * 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """A model's route, and its canary's if it has one that fits."""
+
+    usual: Route
+    canary: Route | None
+    share: float = 0.0
+
+
 class Router:
     """Turns a model's name into the models that a request may reach."""
 
@@ -53,23 +77,40 @@ class Router:
         """
         self._catalog = catalog
         self._fallbacks = fallbacks
-        self._routes: dict[tuple[str, Endpoint, str], Route] = {}
+        self._routes: dict[tuple[str, Endpoint, str], _Routes] = {}
+        self._generation = catalog.generation
 
-    def route(self, name: str, endpoint: Endpoint, tier: str) -> Route:
+    def route(self, name: str, endpoint: Endpoint, tier: str, conversation: str = "") -> Route:
         """The model of a name, with its fallbacks.
+
+        Args:
+            name: that the request names.
+            endpoint: that it came to.
+            tier: its tier.
+            conversation: what stands for the conversation that it belongs to.
 
         Raises:
             RoutingRefused: see `choose_model`.
         """
+        if self._generation != self._catalog.generation:
+            self._routes, self._generation = {}, self._catalog.generation
         known = self._routes.get((name, endpoint, tier))
         if known is None:  # as many as the catalogue has models, endpoints and tiers
             known = self._routes[(name, endpoint, tier)] = self._expand(name, endpoint, tier)
-        return known
+        if known.canary is not None and takes_part(name, conversation, known.share):
+            return known.canary
+        return known.usual
 
-    def _expand(self, name: str, endpoint: Endpoint, tier: str) -> Route:
+    def _expand(self, name: str, endpoint: Endpoint, tier: str) -> _Routes:
         model = choose_model(self._catalog, name, endpoint, tier)
 
         def fits(other: Model) -> bool:
             return NEEDED[endpoint] in other.capabilities and tier in other.tiers
 
-        return expand(model, self._catalog.get, self._fallbacks, fits)
+        usual = expand(model, self._catalog.get, self._fallbacks, fits)
+        canary = model.canary
+        if canary is None or not fits(canary.model):
+            return _Routes(usual, None)
+        # Where the canary fails, the version that is proven answers.
+        trying = replace(usual, model=canary.model, general=(model, *usual.general))
+        return _Routes(usual, trying, canary.share)

@@ -99,6 +99,9 @@ _OURS: Mapping[str, Verdict] = {
     "upstream_aborted": Verdict("same", counts=True),
     "upstream_invalid_response": Verdict("same", counts=True),
     "upstream_timeout": Verdict("elsewhere", counts=True),
+    # a pool at its bound is well, and has already said when to come back
+    "pool_overloaded": Verdict("elsewhere"),
+    "pool_failed": Verdict("elsewhere", counts=True),
     DEADLINE_EXCEEDED: _STOP,
 }
 
@@ -118,6 +121,7 @@ _IMPLIED: Mapping[str, int] = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
     "overloaded_error": 529,
+    "pool_overloaded": 503,  # our own word
     "timeout_error": 504,
 }
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sluice.backends.base import Dialect, Endpoint
-from sluice.router.catalog import Deployment, Model
+from sluice.backends.base import Dialect, Endpoint, Priority
+from sluice.router.catalog import Deployment, Model, Tier
 from sluice.wire.answer import UNREADABLE, Answer, read_answer
 from sluice.wire.anthropic_answer import read_anthropic_error, read_message
 from sluice.wire.anthropic_profile import profile_of
@@ -70,6 +70,9 @@ class Call:
         conversation: for Responses.
         cache_salt: with which a vLLM upstream keeps the prompt's cached prefixes apart; None: they
             may be shared.
+        team_id: whose it is.
+        tier: of its traffic.
+        priority: among the requests of its tier.
     """
 
     endpoint: Endpoint
@@ -80,6 +83,15 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     conversation: Conversation | None = None
     cache_salt: str | None = None
+    team_id: str = ""
+    tier: Tier = "interactive"
+    priority: Priority = "normal"
+
+
+#: What engines that schedule by priority are told: lower is earlier, and any batch request later
+#: than any interactive one.
+_ENGINE_PRIORITIES: Mapping[Priority, int] = {"high": 0, "normal": 1, "low": 2}
+_BATCH_PRIORITY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +147,12 @@ def _chat(call: Call, request: Request, deployment: Deployment, dialect: Dialect
         request = without_in_messages(request, dialect.foreign)
     if dialect.vllm and call.cache_salt is not None:
         request = request.with_member("cache_salt", call.cache_salt)
+    if endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS):
+        for name, value in deployment.defaults:
+            if bytes(request.members.get(name, b"null")) == b"null":
+                request = request.with_member(name, value)
+    if dialect.priority:  # the caller's own would let it overtake others
+        request = request.with_member("priority", _engine_priority(call))
     limit = {Endpoint.CHAT: dialect.token_limit, Endpoint.COMPLETIONS: "max_tokens"}
     return Translation(
         endpoint=endpoint,
@@ -144,6 +162,11 @@ def _chat(call: Call, request: Request, deployment: Deployment, dialect: Dialect
             body, request.model, request.prompt_characters, call.encoding
         ),
     )
+
+
+def _engine_priority(call: Call) -> int:
+    late = _BATCH_PRIORITY if call.tier == "batch" else 0
+    return late + _ENGINE_PRIORITIES[call.priority]
 
 
 def _chat_to_anthropic(call: Call, request: Request, deployment: Deployment) -> Translation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,8 +17,11 @@ from sluice.gateway.cli.running import run
 from sluice.gateway.cli.teams import team
 from sluice.gateway.cli.tokens import token
 from sluice.gateway.config_file import load_config
+from sluice.gateway.engine_options import engine_options, engine_settings, simulator_config
 from sluice.gateway.logs import configure_logs
 from sluice.gateway.settings import ConfigError
+from sluice.gateway.simulate_command import simulate_command
+from sluice.gateway.worker_command import worker
 
 _config_option = click.option(
     "--config",
@@ -92,10 +96,14 @@ def migrate() -> None:
 @click.option("--model", default="simulator", show_default=True, help="Name that it serves.")
 @click.option("--ttft-ms", default=20.0, show_default=True, help="Time to first token.")
 @click.option("--itl-ms", default=5.0, show_default=True, help="Time between tokens.")
-def simulator(host: str, port: int, model: str, ttft_ms: float, itl_ms: float) -> None:
-    """Serve a vLLM look-alike over HTTP."""
+@engine_options
+def simulator(
+    host: str, port: int, model: str, ttft_ms: float, itl_ms: float, **engine: Any
+) -> None:
+    """Serve a vLLM look-alike over HTTP; any option from `--kv-blocks` on gives it an engine."""
     configure_logs()
-    run(operations.simulator(host, port, model, ttft_ms, itl_ms))
+    config = simulator_config(ttft_ms, itl_ms, engine_settings(engine))
+    run(operations.simulator(host, port, model, config))
 
 
 @main.group()
@@ -115,6 +123,8 @@ def check_config(file: Path) -> None:
 
 
 for _group in (organisation, team, key, token):
-    main.add_command(_group)
+    main.add_command(worker)
+main.add_command(simulate_command)
+main.add_command(_group)
 for _command in (audit, limits, login, usage):
     main.add_command(_command)

@@ -26,6 +26,12 @@ MAX_BUDGET_USD = 9_000_000
 #: From the least urgent on.
 PRIORITIES: tuple[Priority, ...] = ("low", "normal", "high")
 
+
+def less_urgent(one: Priority, other: Priority) -> Priority:
+    """Of two priorities the less urgent."""
+    return min(one, other, key=PRIORITIES.index)
+
+
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Bound = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00\s]+$(?!\n)")]

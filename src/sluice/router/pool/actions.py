@@ -1,0 +1,58 @@
+"""What the scheduler is asked, and what it wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sluice.router.pool.fair_queue import Shed
+from sluice.router.pool.placement import Decision, Prompt
+from sluice.router.pool.queue_request import Priority, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRequest:
+    """A request for a pool.
+
+    Attributes:
+        id: unique among those that wait or run.
+        prompt: what placement knows of it.
+        output_tokens: that it may generate at most.
+        team: who is charged for the service.
+        weight: the team's share relative to others'.
+        priority: before or after others of its tier.
+        tier: batch fills what interactive leaves.
+        slo: seconds to its first token; None: it waits for ever.
+    """
+
+    id: str
+    prompt: Prompt
+    output_tokens: int
+    team: str = "default"
+    weight: float = 1.0
+    priority: Priority = "normal"
+    tier: Tier = "interactive"
+    slo: float | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        """The KV cache that it may come to hold."""
+        return self.prompt.tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send it there now."""
+
+    request: PoolRequest
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Abort this batch request at its replica; it waits again, and will be dispatched anew."""
+
+    request: str
+    replica: str
+
+
+Action = Dispatch | Yield | Shed

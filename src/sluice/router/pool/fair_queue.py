@@ -1,0 +1,301 @@
+"""The pool's queue: who is next when every replica is at its bound, and who had better not wait.
+
+Order, from the outside in:
+
+1. Interactive before batch. Batch requests come out only while no interactive one waits.
+2. Priority bands, high, normal, low. A request that has waited `ageing` seconds moves up one, so
+   that nothing starves.
+3. Teams, by virtual token counters (VTC, OSDI'24): the team that has had the least service for
+   its weight is next. Service is input tokens, charged as a request leaves the queue, and twice
+   the output tokens, charged as they are known. A team that returns from idleness starts at the
+   least counter of those that wait, less a small credit: its bursts pass before a team that
+   always waits, as long as it stays below its share, but it cannot save up for long.
+4. Within a team, by arrival.
+
+A request is refused at the door when its first token would come too late, and told when it would
+not. The wait is the work ahead of it over the rate at which the queue is seen to drain; of the
+other teams' work only that counts which fair sharing will let pass first, so that a team with a
+long queue waits for itself. Nor is it less than its own team's work over the rate at which that
+team is seen to be served, which knows of the others that are still to come.
+
+Every operation takes O(log n) of the requests waiting, amortised: counters only rise, and a heap
+entry that lags behind is put back when it comes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil
+from typing import Literal
+
+from sluice.router.pool.lane import Entry, Lane
+from sluice.router.pool.queue_request import BANDS, Priority, QueueRequest, Tier
+from sluice.router.pool.rate import Drain
+
+__all__ = [
+    "FairQueue",
+    "Priority",
+    "QueuePolicy",
+    "QueueRequest",
+    "Queued",
+    "Shed",
+    "Tier",
+]
+
+#: Time constant in seconds with which the rate of draining is forgotten.
+_MEMORY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """It waits.
+
+    Attributes:
+        expected: seconds until its first token, as far as can be told.
+    """
+
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """It is refused, before anything was spent on it.
+
+    Attributes:
+        request: the id.
+        retry_after: whole seconds after which it would be taken, if nothing else came.
+        reason: `wait`, the SLO would be missed; `full`, too many wait; `expired`, it was
+            accepted and the pool turned out slower than it looked.
+    """
+
+    request: str
+    retry_after: int
+    reason: Literal["wait", "full", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """How a pool's queue behaves.
+
+    Attributes:
+        input_weight: service for an input token.
+        output_weight: service for an output token.
+        credit: seconds of the pool's whole work that a team may have saved up; 0 is plain VTC.
+        ageing: seconds of waiting that lift a request by one band.
+        max_waiting: requests that may wait in all.
+        margin: part of the SLO that the expected time may take; the rest is for surprises.
+    """
+
+    input_weight: float = 1.0
+    output_weight: float = 2.0
+    credit: float = 2.0
+    ageing: float = 10.0
+    max_waiting: int = 10_000
+    margin: float = 0.9
+
+
+class FairQueue:
+    """Requests that wait for room at a replica."""
+
+    def __init__(self, policy: QueuePolicy, rate: float) -> None:
+        """Args:
+        policy: how it behaves.
+        rate: work tokens a second that the pool is assumed to take until that is seen.
+        """
+        self._policy = policy
+        self._lanes: dict[Tier, Lane] = {
+            "interactive": Lane(policy.ageing),
+            "batch": Lane(policy.ageing),
+        }
+        self._entries: dict[str, Entry] = {}
+        self._deadlines: list[tuple[float, Entry]] = []
+        self._order = count()
+        self._pool_rate = rate
+        self._drain = Drain(_MEMORY_SECONDS)
+        self._team_drains: dict[tuple[str, Tier], Drain] = {}
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._entries)
+
+    def __contains__(self, request: str) -> bool:
+        """Whether the request waits."""
+        return request in self._entries
+
+    def waiting(self, tier: Tier) -> int:
+        """How many of a tier wait."""
+        return len(self._lanes[tier])
+
+    def counter(self, team: str, tier: Tier = "interactive") -> float:
+        """The service that a team has had, in weighted tokens."""
+        return self._lanes[tier].counters.get(team, 0.0)
+
+    @property
+    def expiry(self) -> float | None:
+        """When the next request has waited too long, if it is still there; seconds."""
+        while self._deadlines and not self._deadlines[0][1].waiting:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    @property
+    def rate(self) -> float:
+        """Work tokens a second that leave the queue while it is not empty."""
+        return min(self._pool_rate, self._drain.rate)
+
+    def expect(self, rate: float) -> None:
+        """The pool can take this many work tokens a second, by what its replicas are seen to do."""
+        self._pool_rate = max(1.0, rate)
+
+    def offer(
+        self, request: QueueRequest, now: float, ahead: int = 0, service: float = 0.0
+    ) -> Queued | Shed:
+        """Take a request in, or refuse it.
+
+        Args:
+            request: not waiting already.
+            now: seconds.
+            ahead: work tokens at the replicas already that have to be done before any of the
+                queue; zero if there is room.
+            service: seconds from leaving the queue to the first token.
+
+        Returns:
+            What became of it.
+        """
+        lane = self._lanes[request.tier]
+        before = lane.ahead(request)
+        if request.tier == "batch":
+            before += sum(band.work for band in self._lanes["interactive"].bands)
+        wait = (before + ahead) / self.rate
+        if lane.waits(request.team):
+            drain = self._team_drains[request.team, request.tier]
+            wait = max(wait, lane.own(request.team) / drain.rate)
+        expected = wait + service
+        if len(self._entries) >= self._policy.max_waiting:
+            return Shed(request.id, max(1, ceil(expected)), "full")
+        if request.slo is not None:
+            late = expected - request.slo * self._policy.margin
+            if late > 0 and before + ahead > 0:
+                return Shed(request.id, max(1, ceil(late)), "wait")
+        self._push(request, now, next(self._order))
+        if request.slo is not None:
+            latest = now + max(request.slo - service, 0.1 * request.slo)
+            heappush(self._deadlines, (latest, self._entries[request.id]))
+        return Queued(expected)
+
+    def passes(self, request: QueueRequest) -> None:
+        """A request goes by while nobody waits; its team is charged as if it had left the queue."""
+        lane = self._lanes[request.tier]
+        lane.pass_by(request.team, self._policy.credit * self.rate / request.weight)
+        lane.charge(request.team, self._service(request, request.input_tokens, 0))
+
+    def restore(self, request: QueueRequest, now: float) -> None:
+        """Put a request back that left and was not served: first in its team's line, not charged.
+
+        Args:
+            request: as it came out of `next`.
+            now: seconds.
+        """
+        self._push(request, now, -next(self._order))
+        refund = -self._service(request, request.input_tokens, 0)
+        self._lanes[request.tier].charge(request.team, refund)
+
+    def _push(self, request: QueueRequest, now: float, order: int) -> None:
+        if request.id in self._entries:
+            raise ValueError(f"{request.id} waits already")
+        lane = self._lanes[request.tier]
+        entry = Entry(request, now, order, BANDS[request.priority])
+        lane.lift(request.team, self._policy.credit * self.rate / request.weight)
+        lane.push(entry)
+        self._entries[request.id] = entry
+        self._drain.begin(now)
+        key = (request.team, request.tier)
+        if key not in self._team_drains:
+            self._team_drains[key] = Drain(_MEMORY_SECONDS)
+        self._team_drains[key].begin(now)
+
+    def next(self, now: float, fits: Callable[[QueueRequest], bool]) -> QueueRequest | None:
+        """The next request, if there is room for it.
+
+        Nothing overtakes the one whose turn it is: a smaller one behind would take the room
+        that it waits for.
+
+        Args:
+            now: seconds.
+            fits: whether there is room for a request.
+
+        Returns:
+            The request, which left the queue; None if nothing waits or it does not fit.
+        """
+        for lane in self._lanes.values():
+            lane.age(now)
+            entry = lane.first()
+            if entry is None:
+                continue
+            request = entry.request
+            if not fits(request):
+                return None
+            lane.charge(request.team, self._service(request, request.input_tokens, 0))
+            self._take(entry)
+            work, rate = request.work_tokens, self._pool_rate
+            self._drain.took(work, now, bool(self._entries), rate)
+            drain = self._team_drains[request.team, request.tier]
+            drain.took(work, now, lane.waits(request.team), rate)
+            return request
+        return None
+
+    def head(self, now: float) -> QueueRequest | None:
+        """The request whose turn it is; it stays."""
+        for lane in self._lanes.values():
+            lane.age(now)
+            entry = lane.first()
+            if entry is not None:
+                return entry.request
+        return None
+
+    def cancel(self, request: str) -> bool:
+        """The caller left. Says whether the request was waiting."""
+        entry = self._entries.get(request)
+        if entry is None:
+            return False
+        self._take(entry)
+        team, tier = entry.request.team, entry.request.tier
+        if not self._entries:
+            self._drain.end()
+        if not self._lanes[tier].waits(team):
+            self._team_drains[team, tier].end()
+        return True
+
+    def finish(self, request: QueueRequest, output_tokens: int) -> None:
+        """Charge output to the team; may be called repeatedly with what is new.
+
+        Args:
+            request: that left the queue.
+            output_tokens: generated since the last call.
+        """
+        lane = self._lanes[request.tier]
+        lane.charge(request.team, self._service(request, 0, output_tokens))
+
+    def expired(self, now: float) -> Iterator[Shed]:
+        """Refuse those whose time is over; they leave the queue.
+
+        Args:
+            now: seconds.
+        """
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, entry = heappop(self._deadlines)
+            if entry.waiting:
+                backlog = sum(band.work for band in self._lanes["interactive"].bands)
+                self.cancel(entry.request.id)
+                yield Shed(entry.request.id, max(1, ceil(backlog / self.rate)), "expired")
+
+    def _take(self, entry: Entry) -> None:
+        self._lanes[entry.request.tier].remove(entry)
+        del self._entries[entry.request.id]
+
+    def _service(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> float:
+        policy = self._policy
+        tokens = policy.input_weight * input_tokens + policy.output_weight * output_tokens
+        return tokens / request.weight

@@ -1,0 +1,138 @@
+"""A replica's response, watched: what a pool learns from the bytes that pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.backends.base import ConnectionLost, UpstreamResponse
+from sluice.router.pool.flight import Flight
+
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)"\s*:\s*(\d+)')
+
+#: Longer than any `usage` object.
+_USAGE_BYTES = 600
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedUsage:
+    """What an engine says that a request took.
+
+    Attributes:
+        prompt_tokens: of its prompt.
+        output_tokens: generated so far.
+        cached_tokens: of its prompt that were in the cache; None: it does not say, which engines
+            also do where there were none.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int | None
+
+
+def last_usage(text: bytes) -> ReportedUsage | None:
+    """The last `usage` object in a piece of an answer; None where there is none.
+
+    Text that the model wrote can't be taken for it: quotes inside strings are escaped.
+    """
+    starts = [found.end() for found in _USAGE.finditer(text)]
+    if not starts:
+        return None
+    counts = dict(_COUNT.findall(text, starts[-1], starts[-1] + _USAGE_BYTES))
+    if b"prompt_tokens" not in counts:
+        return None
+    cached = counts.get(b"cached_tokens")
+    return ReportedUsage(
+        int(counts[b"prompt_tokens"]),
+        int(counts.get(b"completion_tokens", 0)),
+        None if cached is None else int(cached),
+    )
+
+
+class ResponseObserver(Protocol):
+    """Is told how an answer goes."""
+
+    def heard(self, flight: Flight) -> None:
+        """A piece of the answer came."""
+        ...
+
+    def over(self, flight: Flight, usage: ReportedUsage | None, failed: bool) -> None:
+        """It is complete, was dropped by its reader, or `failed` by the replica's fault; said
+        once."""
+        ...
+
+
+class PooledResponse:
+    """See `UpstreamResponse`."""
+
+    __slots__ = ("_before", "_first", "_flight", "_inner", "_last", "_observer", "_over")
+
+    def __init__(
+        self,
+        inner: UpstreamResponse,
+        first: bytes | None,
+        flight: Flight,
+        observer: ResponseObserver,
+    ) -> None:
+        """Args:
+        inner: the replica's.
+        first: the first piece, where it has been read already.
+        flight: whose answer it is.
+        observer: learns how it goes.
+        """
+        self._inner = inner
+        self._first = first
+        self._flight = flight
+        self._observer = observer
+        self._before = b""
+        self._last = b""
+        self._over = False
+
+    @property
+    def status(self) -> int:
+        return self._inner.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._inner.headers
+
+    async def read(self, limit: int) -> bytes:
+        first, self._first = self._first or b"", None
+        try:
+            body = first + await self._inner.read(limit - len(first))
+        except ConnectionLost:
+            self._end(failed=True)
+            raise
+        self._last = body
+        self._end()
+        return body
+
+    async def next(self) -> bytes:
+        piece, self._first = self._first, None
+        if piece is None:
+            try:
+                piece = await self._inner.next()
+            except ConnectionLost:
+                self._end(failed=True)
+                raise
+        if not piece:
+            self._end()
+            return piece
+        self._observer.heard(self._flight)
+        self._before, self._last = self._last, piece
+        if piece.endswith(b"[DONE]\n\n"):
+            self._end()
+        return piece
+
+    def close(self) -> None:
+        self._inner.close()
+        self._end()
+
+    def _end(self, failed: bool = False) -> None:
+        if not self._over:
+            self._over = True
+            usage = last_usage(self._last) or last_usage(self._before + self._last)
+            self._observer.over(self._flight, usage, failed)

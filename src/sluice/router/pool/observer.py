@@ -1,0 +1,50 @@
+"""Who is told what a pool does."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from sluice.router.pool.membership import Event, State
+from sluice.router.pool.placement import Decision
+from sluice.router.pool.queue_request import Priority, Tier
+from sluice.router.pool.snapshot import PoolSnapshot
+
+#: How a replica failed a request: no connection; the connection broke; its own queue is full; it
+#: answered with a fault; it was ejected meanwhile.
+MoveReason = Literal["unreachable", "lost", "refused", "failed", "ejected"]
+
+
+class PoolObserver(Protocol):
+    """Is told what a pool does, for metrics and logs."""
+
+    def request_placed(
+        self, pool: str, tier: Tier, priority: Priority, queued: float, decision: Decision
+    ) -> None:
+        """A request goes to a replica after so many seconds in the queue."""
+        ...
+
+    def request_shed(self, pool: str, tier: Tier, priority: Priority, reason: str) -> None:
+        """A request was refused."""
+        ...
+
+    def request_moved(self, pool: str, reason: MoveReason) -> None:
+        """A replica failed a request, which goes elsewhere if it can."""
+        ...
+
+    def request_yielded(self, pool: str) -> None:
+        """A batch request was taken back from its replica to make room."""
+        ...
+
+    def replica_changed(
+        self, pool: str, replica: str, old: State, new: State, cause: Event | None
+    ) -> None:
+        """A replica's standing changed."""
+        ...
+
+    def replica_left(self, pool: str, replica: str) -> None:
+        """A replica is no longer known."""
+        ...
+
+    def pool_seen(self, pool: str, snapshot: PoolSnapshot) -> None:
+        """How the pool is, now and then."""
+        ...

@@ -1,0 +1,478 @@
+"""One gateway process's view of a pool, and what it decides: accept, place, yield, refuse.
+
+The pieces beside this file each decide one thing; this puts them in order:
+
+    submit        refuse at the door, or queue
+    decide        what leaves the queue, and where to; batch requests that make room
+    first_token   the prompt is computed: learn the rate, correct the index
+    ended         room again
+
+The caller acts on what `decide` returns and reports what happens. Hints for the other gateways
+pile up until `take_hints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from math import ceil
+
+from sluice.router.pool.actions import Action, Dispatch, PoolRequest, Yield
+from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
+from sluice.router.pool.capacity import Capacity
+from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed
+from sluice.router.pool.index import PrefixIndex
+from sluice.router.pool.load import SILENCE_SECONDS, Hint, Load, LoadBook
+from sluice.router.pool.placement import Decision, Placement
+from sluice.router.pool.turns import Turns
+
+__all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A request at a replica."""
+
+    request: PoolRequest
+    queued: QueueRequest
+    decision: Decision
+    dispatched: float
+    started: bool = False
+
+
+class PoolScheduler:
+    """Decides for one pool in one gateway process."""
+
+    def __init__(
+        self,
+        gateway: str,
+        placement: Placement,
+        bounds: BoundPolicy | None = None,
+        queue: QueuePolicy | None = None,
+        hint_seconds: float = 0.0,
+        silence: float = SILENCE_SECONDS,
+    ) -> None:
+        """Args:
+        gateway: a name that no other process has or had, since hints are numbered by it.
+        placement: the policy.
+        bounds: how deep queues at replicas may be; None: as deep as the replicas take.
+        queue: how the fair queue behaves; None: the defaults.
+        hint_seconds: how long hints take; long prompts then wait for the gateway's turn.
+        silence: seconds after which a gateway that says nothing is forgotten.
+        """
+        self.index = PrefixIndex()
+        self.loads = LoadBook(gateway, silence)
+        self.queue = FairQueue(queue or QueuePolicy(), rate=1.0)
+        self._placement = placement
+        self._capacity = Capacity(bounds)
+        self._turns = Turns(gateway, hint_seconds)
+        self._held: dict[str, tuple[float, PoolRequest]] = {}
+        self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._batch: dict[str, dict[str, _Flight]] = {}
+        self._hints: list[Hint] = []
+        self._decided = float("-inf")
+
+    def join(self, replica: str, limits: ReplicaLimits) -> None:
+        """A replica takes requests from now on.
+
+        Args:
+            replica: its name.
+            limits: what it declares.
+
+        Raises:
+            ValueError: it is there already.
+        """
+        self.index.add(replica, limits.kv_blocks)
+        self.loads.add(replica)
+        self.loads[replica].free_blocks = limits.kv_blocks
+        self._capacity.join(self.loads[replica], limits)
+        self._batch[replica] = {}
+        self.queue.expect(self._capacity.rate)
+
+    def leave(self, replica: str) -> None:
+        """A replica is gone, and its requests with it; an unknown one is ignored."""
+        self.index.remove(replica)
+        self.loads.remove(replica)
+        self._capacity.leave(replica)
+        self._batch.pop(replica, None)
+        gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
+        for key in gone:
+            del self._flights[key]
+        self.queue.expect(self._capacity.rate)
+
+    def weigh(self, replica: str, weight: float) -> None:
+        """Give a replica a share of the usual load: 0 for none, as while it drains."""
+        self.loads[replica].weight = weight
+        self._reckon(replica)
+
+    def submit(self, request: PoolRequest, now: float) -> Shed | None:
+        """Queue a request, or refuse it.
+
+        Args:
+            request: new.
+            now: seconds.
+
+        Returns:
+            The refusal; None if it waits, perhaps only until the next `decide`.
+        """
+        work = self._work(request)
+        if not len(self.queue):
+            wait = self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now)
+            if wait > 0:
+                self._held[request.id] = (now + wait, request)
+                return None
+        return self._offer(request, work, now)
+
+    def dispatch_now(self, request: PoolRequest, now: float) -> Dispatch | None:
+        """What `submit` and `decide` would come to where nobody waits and there is room, for less;
+        None, and nothing has happened, in every other case.
+
+        Args:
+            request: new.
+            now: seconds.
+        """
+        if len(self.queue) or self._held:
+            return None
+        prompt = request.prompt
+        depths = self.index.match(prompt.hashes)
+        work = prompt.uncached(max(depths.values(), default=0))
+        if self._over_share():
+            return None
+        if self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now) > 0:
+            return None
+        open_to = [load for load in self.loads if load.weight > 0]
+        if not open_to:
+            return None
+        decision = self._placement.place(prompt, open_to, depths)
+        load, batch = self.loads[decision.replica], request.tier == "batch"
+        bound, context = self._capacity[decision.replica], request.context_tokens
+        if not bound.admits(load, decision.uncached_tokens, context, batch, now):
+            return None  # there may be room elsewhere
+        queued = self._queued(request, work)
+        self.queue.passes(queued)
+        return self._dispatch(request, queued, decision, now)
+
+    def wake(self) -> float | None:
+        """When `decide` is to be called at the latest, in seconds; None: only after a report."""
+        times = [due for due, _ in islice(self._held.values(), 1)]
+        if len(self.queue):
+            if (expiry := self.queue.expiry) is not None:
+                times.append(expiry)
+            if (opens := self._capacity.opens_after(self.loads, self._decided)) is not None:
+                times.append(opens)
+        return min(times, default=None)
+
+    def decide(self, now: float) -> list[Action]:
+        """What is to be done now, in order.
+
+        Args:
+            now: seconds.
+        """
+        self._decided = now
+        actions: list[Action] = []
+        while self._held:
+            due, request = next(iter(self._held.values()))
+            if due > now:
+                break
+            del self._held[request.id]
+            refusal = self._offer(request, self._work(request), now)
+            if refusal is not None:
+                actions.append(refusal)
+        for shed in self.queue.expired(now):
+            del self._waiting[shed.request]
+            actions.append(shed)
+        while len(self.queue):
+            placed: list[Decision] = []
+            queued = self.queue.next(now, partial(self._fits, now, placed))
+            if queued is None:
+                yields = self._make_room(now)
+                if not yields:
+                    break
+                actions.extend(yields)
+                continue
+            request, _ = self._waiting.pop(queued.id)
+            actions.append(self._dispatch(request, queued, placed[0], now))
+        self._tell_waiting()
+        return actions
+
+    def first_token(self, request: str, now: float, cached_tokens: int | None = None) -> None:
+        """The first token came; repeated or unknown, nothing happens.
+
+        Args:
+            request: its id.
+            now: seconds.
+            cached_tokens: of the prompt that the engine found in its cache, where it says so.
+        """
+        flight = self._flights.get(request)
+        if flight is None or flight.started:
+            return
+        flight.started = True
+        replica, prompt = flight.decision.replica, flight.request.prompt
+        self.loads.first_token(request)
+        self._hints.append(self.loads.hint(replica))
+        computed = flight.decision.uncached_tokens
+        if cached_tokens is not None:
+            computed = max(1, prompt.tokens - cached_tokens)
+            self._correct(flight, ceil(cached_tokens / prompt.block_tokens))
+        self._capacity[replica].first_token(now, flight.dispatched, computed)
+        self._reckon(replica)
+
+    def assume_first_token(self, request: str) -> None:
+        """Its prompt is probably computed, though nobody can see it, as of an answer that comes
+        whole; nothing is learnt from it. Repeated or unknown, nothing happens."""
+        flight = self._flights.get(request)
+        if flight is None or flight.started:
+            return
+        flight.started = True
+        self.loads.first_token(request)
+        self._hints.append(self.loads.hint(flight.decision.replica))
+
+    def found_cached(self, request: str, blocks: int) -> None:
+        """The engine says how many leading blocks of its prompt it found in its cache."""
+        flight = self._flights.get(request)
+        if flight is not None:
+            self._correct(flight, blocks)
+
+    def shown(self, request: str) -> None:
+        """Its caller has seen output of it: it is not taken back to make room any more."""
+        flight = self._flights.get(request)
+        if flight is not None and flight.request.tier == "batch":
+            self._batch[flight.decision.replica].pop(request, None)
+
+    def move(self, request: str, avoid: Collection[str], now: float) -> Dispatch | None:
+        """Its replica failed it before it answered: it goes elsewhere, at once and at no charge,
+        since it had its turn.
+
+        Args:
+            request: its id.
+            avoid: replicas that it must not go to.
+            now: seconds.
+
+        Returns:
+            Where to; None, and it is over, where no other replica takes requests.
+        """
+        flight = self._flights.get(request)
+        if flight is None:
+            return None
+        self.ended(request, now)
+        moved = flight.request
+        depths = self.index.match(moved.prompt.hashes)
+        others = [load for load in self.loads if load.weight > 0 and load.replica not in avoid]
+        if not others:
+            return None
+        decision = self._placement.place(moved.prompt, others, depths)
+        return self._dispatch(moved, flight.queued, decision, now)
+
+    def generated(self, request: str, tokens: int) -> None:
+        """Output came, which its team is charged for; unknown, nothing happens."""
+        flight = self._flights.get(request)
+        if flight is not None:
+            self.queue.finish(flight.queued, tokens)
+
+    def ended(self, request: str, now: float) -> None:
+        """It is over: complete, failed, or abandoned while it ran; unknown, nothing happens.
+
+        Args:
+            request: its id.
+            now: seconds.
+        """
+        flight = self._flights.pop(request, None)
+        if flight is None:
+            return
+        replica = flight.decision.replica
+        self._batch[replica].pop(request, None)
+        self.loads.ended(request)
+        self._hints.append(self.loads.hint(replica))
+        if not flight.started:
+            # Nobody knows how much of it was computed.
+            self.index.forget(
+                replica, flight.request.prompt.hashes[flight.decision.cached_blocks :]
+            )
+
+    def cancel(self, request: str, now: float) -> str | None:
+        """The caller left.
+
+        Args:
+            request: its id.
+            now: seconds.
+
+        Returns:
+            The replica at which it is to be aborted; None if it only waited.
+        """
+        if self._held.pop(request, None) is not None:
+            return None
+        if self.queue.cancel(request):
+            del self._waiting[request]
+            return None
+        flight = self._flights.get(request)
+        if flight is None:
+            return None
+        self.ended(request, now)
+        return flight.decision.replica
+
+    def receive(self, hint: Hint, now: float) -> None:
+        """Take in what another gateway says.
+
+        Args:
+            hint: from any gateway.
+            now: seconds.
+        """
+        if hint.gateway == self.loads.gateway:
+            return
+        if self.loads.receive(hint, now) and hint.replica in self._capacity:
+            self._capacity[hint.replica].began(now)
+        if hint.hashes:
+            self._insert(hint.replica, hint.hashes)
+
+    def announce(self, now: float) -> None:
+        """Once a second or so: have hints of all replicas ready, and forget silent gateways."""
+        self.loads.expire(now)
+        self._hints.extend(self.loads.hint(load.replica) for load in self.loads)
+
+    def prefill_rate(self, replica: str) -> float | None:
+        """Prompt tokens a second that a replica is seen to compute; None: there is no such one."""
+        return self._capacity[replica].prefill_rate if replica in self._capacity else None
+
+    def take_hints(self) -> list[Hint]:
+        """What the others should hear; each is returned once."""
+        hints, self._hints = self._hints, []
+        return hints
+
+    def _work(self, request: PoolRequest) -> int:
+        depths = self.index.match(request.prompt.hashes)
+        return request.prompt.uncached(max(depths.values(), default=0))
+
+    def _queued(self, request: PoolRequest, work: int) -> QueueRequest:
+        return QueueRequest(
+            request.id,
+            request.team,
+            request.prompt.tokens,
+            work,
+            request.priority,
+            request.tier,
+            request.slo,
+            request.weight,
+        )
+
+    def _offer(self, request: PoolRequest, work: int, now: float) -> Shed | None:
+        queued = self._queued(request, work)
+        slo = request.slo is not None
+        service = self._capacity.service_seconds(self.loads, work) if slo else 0.0
+        outcome = self.queue.offer(queued, now, service=service)
+        if isinstance(outcome, Shed):
+            return outcome
+        self._waiting[request.id] = (request, queued)
+        return None
+
+    def _tell_waiting(self) -> None:
+        """The other gateways hear of the queue with every hint, and when it begins or ends."""
+        before, self.loads.waiting = self.loads.waiting, len(self.queue)
+        if (before > 0) != (self.loads.waiting > 0):
+            self._hints += [self.loads.hint(load.replica) for load in islice(self.loads, 1)]
+
+    def _fits(self, now: float, placed: list[Decision], queued: QueueRequest) -> bool:
+        """Place it among the replicas that have room; the decision goes to `placed`."""
+        request, _ = self._waiting[queued.id]
+        depths = self.index.match(request.prompt.hashes)
+        candidates = [] if self._over_share() else self._candidates(request, depths, now)
+        if not candidates:
+            return False
+        placed.append(self._placement.place(request.prompt, candidates, depths))
+        return True
+
+    def _candidates(
+        self, request: PoolRequest, depths: Mapping[str, int], now: float
+    ) -> list[Load]:
+        batch = request.tier == "batch"
+        return self._capacity.with_room(
+            self.loads, request.prompt, depths, request.context_tokens, batch, now
+        )
+
+    def _reckon(self, replica: str) -> None:
+        self._capacity.reckon(self.loads[replica])
+        self.queue.expect(self._capacity.rate)
+
+    def _over_share(self) -> bool:
+        """Whether other gateways wait while this one has its share of the room already.
+
+        Who has a request at a replica sees first that it has room again, and would never let the
+        others in.
+        """
+        rivals = self.loads.rivals
+        if not rivals or self._capacity.policy is None:
+            return False
+        return self.loads.own_prefill_tokens >= self._capacity.room / (rivals + 1)
+
+    def _dispatch(
+        self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
+    ) -> Dispatch:
+        flight = _Flight(request, queued, decision, now)
+        self._flights[request.id] = flight
+        if self.loads[decision.replica].queued_prefill_tokens == 0:
+            self._capacity[decision.replica].began(now)
+        if request.tier == "batch":
+            self._batch[decision.replica][request.id] = flight
+        self._insert(decision.replica, request.prompt.hashes)
+        self.loads.dispatched(
+            request.id, decision.replica, decision.uncached_tokens, request.context_tokens
+        )
+        self._hints.append(self.loads.hint(decision.replica, request.prompt.hashes))
+        return Dispatch(request, decision)
+
+    def _insert(self, replica: str, hashes: Sequence[int]) -> None:
+        if replica in self.index:
+            self.index.insert(replica, hashes)
+            self.loads[replica].free_blocks = self.index.free(replica)
+
+    def _make_room(self, now: float) -> list[Action]:
+        """Take batch requests back where that lets the interactive one in whose turn it is.
+
+        Of the replicas where it helps, the one where the fewest must go, and there the youngest.
+        """
+        head = self.queue.head(now)
+        if head is None or head.tier == "batch" or not any(self._batch.values()):
+            return []
+        request, _ = self._waiting[head.id]
+        depths = self.index.match(request.prompt.hashes)
+        best: list[_Flight] = []
+        for replica, flights in self._batch.items():
+            uncached = request.prompt.uncached(depths.get(replica, 0))
+            victims = self._victims(replica, flights, uncached, request.context_tokens, now)
+            if victims and (not best or len(victims) < len(best)):
+                best = victims
+        actions: list[Action] = []
+        for flight in best:
+            actions.append(Yield(flight.request.id, flight.decision.replica))
+            self.ended(flight.request.id, now)
+            self.queue.restore(flight.queued, now)
+            self._waiting[flight.request.id] = (flight.request, flight.queued)
+        return actions
+
+    def _victims(
+        self, replica: str, flights: Mapping[str, _Flight], uncached: int, context: int, now: float
+    ) -> list[_Flight]:
+        """The youngest batch requests at a replica without which there is room; [] if never."""
+        load, bound = replace(self.loads[replica]), self._capacity[replica]
+        victims = []
+        for flight in reversed(list(flights.values())):
+            load.running -= 1
+            load.context_tokens -= flight.request.context_tokens
+            if not flight.started:
+                load.queued_prefill_tokens -= flight.decision.uncached_tokens
+            victims.append(flight)
+            if bound.admits(load, uncached, context, False, now):
+                return victims
+        return []
+
+    def _correct(self, flight: _Flight, cached: int) -> None:
+        """Correct the index, unless the difference is what rounding makes of it.
+
+        An engine computes at least a prompt's last token, and with it the block.
+        """
+        believed = flight.decision.cached_blocks
+        if abs(believed - cached) > 1:
+            hashes = flight.request.prompt.hashes
+            self.index.correct(flight.decision.replica, hashes, believed, cached)

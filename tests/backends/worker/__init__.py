@@ -1,0 +1,1 @@
+"""The worker, with a fake engine, a real Valkey and real files."""
