@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -32,6 +32,10 @@ LOOK_SECONDS = 0.25
 
 #: Periods that begin so soon are made ready, so that nobody waits for the database then.
 AHEAD = timedelta(minutes=30)
+
+#: How often it is looked whether the ledger knows more, in seconds: of a process that died with
+#: usage events on its disk, when another has replayed them.
+AGAIN = timedelta(seconds=60)
 
 #: Sums of a period are kept for so long after its end.
 KEPT = timedelta(days=2)
@@ -84,6 +88,7 @@ class Budgets:
         self._looked_at: int | None = None
         self._look_again = now()
         self._doubts: dict[bytes, int] = {}
+        self._seeding: dict[str, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -98,8 +103,17 @@ class Budgets:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def seed(self, scope: Scope, pot: Pot) -> None:
-        """Make a budget's sum known to the counters at once; where the ledger can't be read now,
-        it stays unknown."""
+        """Make a budget's sum known to the counters at once, for however many wait for it; where
+        the ledger can't be read now, it stays unknown."""
+        under_way = self._seeding.get(pot.key)
+        if under_way is None:
+            under_way = asyncio.ensure_future(self._seed(scope, pot))
+            self._seeding[pot.key] = under_way
+            under_way.add_done_callback(lambda _: self._seeding.pop(pot.key))
+        await asyncio.shield(under_way)
+
+    async def _seed(self, scope: Scope, pot: Pot) -> None:
+        self._ready.discard(pot.key)
         try:
             await self._bring([(scope, pot)])
         except (RedisError, TimeoutError, *DATABASE_ERRORS) as error:
@@ -125,12 +139,11 @@ class Budgets:
             _log.warning("budgets can't be brought over", error=type(error).__name__)
 
     async def _make_ready(self) -> None:
-        """Where somebody's budgets changed, or a period will begin soon."""
+        """Where somebody's budgets changed, and every minute for all of them."""
         revision, now = self._budgeted.revision, self._now()
         if revision == self._looked_at and now < self._look_again:
             return
         wanted: dict[str, tuple[Scope, Pot]] = {}
-        following = now + timedelta(days=1)
         for number, scope in enumerate(self._budgeted.budgeted()):
             if number % _BATCH == _BATCH - 1:
                 await asyncio.sleep(0)
@@ -139,15 +152,15 @@ class Budgets:
                     span = span_of(budget.period, scope.time_zone, at)
                     pot = Pot(scope, budget, span, _NOTHING)
                     wanted[pot.key] = (scope, pot)
-                    following = min(following, span.ends_at - AHEAD if at == now else following)
-        new = [each for key, each in wanted.items() if key not in self._ready]
+        again = now >= self._look_again
+        new = [each for key, each in wanted.items() if again or key not in self._ready]
         for first in range(0, len(new), _BATCH):
             await self._bring(new[first : first + _BATCH])
         self._ready = set(wanted)
         self._looked_at = revision
-        self._look_again = following if following > now else now + AHEAD
+        self._look_again = now + AGAIN
 
-    async def _bring(self, budgets: Sequence[tuple[Scope, Pot]], gone: Iterable[str] = ()) -> None:
+    async def _bring(self, budgets: Sequence[tuple[Scope, Pot]], gone: Sequence[str] = ()) -> None:
         """Raise the counters of budgets to what the ledger has, and tell this process's own."""
         together: dict[tuple[Any, ...], list[tuple[Scope, Pot]]] = defaultdict(list)
         for scope, pot in budgets:
@@ -160,12 +173,13 @@ class Budgets:
                     self._pool, level, owners, span.starts_at, span.ends_at
                 )
             for scope, pot in some:
-                await self._raise(pot, spent.get(scope.id, {}), list(gone))
+                if scope.id in spent or gone or pot.key not in self._ready:
+                    await self._raise(pot, spent.get(scope.id, {}), gone)
         for scope, pot in budgets:
             if pot.span.starts_at <= self._now() < pot.span.ends_at:
                 self._tell(scope)
 
-    async def _raise(self, pot: Pot, spent: dict[str, int], gone: list[str]) -> None:
+    async def _raise(self, pot: Pot, spent: dict[str, int], gone: Sequence[str]) -> None:
         useless = int((pot.span.ends_at + KEPT).timestamp() * 1000)
         pairs = [text for gateway, nano in spent.items() for text in (gateway, str(nano))]
         async with asyncio.timeout(ANSWER_SECONDS):

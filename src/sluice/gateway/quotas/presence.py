@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 from redis.exceptions import RedisError
 
-from sluice.billing.redis_link import RedisLink
+from sluice.billing.redis_link import LinkDown, RedisLink
 from sluice.gateway.quotas.counters import Script
 
 BEAT_SECONDS = 1.0
@@ -82,8 +82,10 @@ class Presence:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._beat()
-        except (RedisError, TimeoutError):
+        except (RedisError, TimeoutError) as error:
             self._in_touch_since = None
+            if not isinstance(error, LinkDown | TimeoutError):  # Redis is there, and refuses us
+                _log.error("presence can't be told", error=str(error))
 
     async def _beat(self) -> None:
         lease_ms = str(int(self._lease_seconds * 1000))
