@@ -2,7 +2,7 @@
 
 Run as a script with vLLM's options, of which it reads the address. `POST /fake` changes its state;
 `--journal FILE` gets a line with the process ids of the engine and of a child of it at each start;
-`--crash` makes it end at once.
+`--crash` makes it end at once, `--mute` never answer.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def main() -> None:
     parser.add_argument("--port", type=int)
     parser.add_argument("--journal", type=Path)
     parser.add_argument("--crash", action="store_true")
+    parser.add_argument("--mute", action="store_true", help="never listen")
     parser.add_argument("--deaf", action="store_true", help="to SIGTERM")
     options, _ = parser.parse_known_args()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -105,6 +106,8 @@ def main() -> None:
         journal.write(f"{os.getpid()} {child.pid}\n")
     if options.crash:
         sys.exit(9)
+    if options.mute:
+        child.wait()
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(application(State()))
     loop.run_until_complete(runner.setup())
