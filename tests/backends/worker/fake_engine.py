@@ -70,8 +70,15 @@ def application(state: State) -> web.Application:
         body: dict[str, Any] = await request.json()
         while state.stuck:
             await asyncio.sleep(0.01)
-        state.tokens += body["max_tokens"]
-        return web.json_response({"choices": [{"text": "a"}]})
+        tokens = body["max_tokens"]
+        state.tokens += tokens
+        choice = {"index": 0, "text": "a" * tokens, "finish_reason": "length"}
+        usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
+        answer = {"id": "c", "object": "text_completion", "created": 1, "model": body["model"]}
+        return web.json_response({**answer, "choices": [choice], "usage": usage})
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "fake", "object": "model"}]})
 
     async def tell(request: web.Request) -> web.Response:
         for name, value in (await request.json()).items():
@@ -84,6 +91,7 @@ def application(state: State) -> web.Application:
         [
             web.get("/health", health),
             web.get("/metrics", metrics),
+            web.get("/v1/models", models),
             web.post("/v1/completions", complete),
             web.post("/fake", tell),
         ]
