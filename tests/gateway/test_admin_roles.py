@@ -11,7 +11,9 @@ from litestar.handlers import HTTPRouteHandler
 from sluice.gateway.auth import KeyRing
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin import admin_router
+from sluice.gateway.routes.admin.models import Configured
 from sluice.gateway.tenancy.roles import OF_ROLE, PERMISSIONS
+from tests.gateway.test_admin_models import version_body
 from tests.harness.administration import Admin, Record, unique
 from tests.harness.gateway import TEAM_KEY, Gateway
 from tests.harness.polling import eventually
@@ -27,6 +29,9 @@ WITHIN = {
     "team_auditor": {"team"},
 }
 ROLE_OF = {"installation_owner": "owner", "organisation_owner": "owner", "team_auditor": "auditor"}
+
+
+VERSION = "/admin/models/{name}/versions/{version}"
 
 
 class Case(NamedTuple):
@@ -88,6 +93,17 @@ CASES = [
         for method, verb in (("GET", "read"), ("DELETE", "write"))
         for place in ("installation", "organisation", "team", "foreign")
     ),
+    Case("GET", "/admin/models", "models:read", "", "installation", outside=403),
+    Case("POST", "/admin/models", "models:write", "", "installation", "new", 403),
+    *(
+        Case(method, f"{VERSION}{more}", f"models:{verb}", "model", "installation", outside=403)
+        for method, more, verb in (
+            ("GET", "", "read"),
+            ("PATCH", "", "write"),
+            ("POST", "/promote", "write"),
+            ("POST", "/retire", "write"),
+        )
+    ),
     Case("GET", "/admin/audit", "audit:read", "", None),
 ]
 
@@ -112,6 +128,8 @@ class World:
 
     def call(self, case: Case, role: str) -> int:
         """The status of a call about a thing that is made for it."""
+        if case.route.startswith("/admin/models"):
+            return self._call_models(case, role)
         path, body = case.route, {}
         if case.path:
             thing = self._thing(case)
@@ -126,6 +144,18 @@ class World:
         if case.method == "PATCH":
             body = {"name": unique("named")}
         return self.callers[role].ask(case.method, path, body).status_code
+
+    def _call_models(self, case: Case, role: str) -> int:
+        body: Any = version_body(unique("model"))
+        path = case.route
+        if case.path:
+            self.owner.post("/admin/models", body)
+            path = path.replace("{name}", body["name"]).replace("{version}", body["version"])
+            body = {"default_max_tokens": 5} if case.method == "PATCH" else {}
+        status = self.callers[role].ask(case.method, path, body).status_code
+        if path.endswith("/promote"):  # another test wants its pool
+            self.owner.post(path.replace("/promote", "/retire"))
+        return status
 
     def team(self, place: str) -> Record:
         organisation = self.foreign if place == "foreign" else self.organisation
@@ -201,7 +231,7 @@ def handlers() -> list[HTTPRouteHandler]:
     with warnings.catch_warnings():  # of how the handlers declare their parameters
         warnings.simplefilter("ignore", DeprecationWarning)
         nothing: Any = None
-        router = admin_router(nothing, Access(KeyRing()))
+        router = admin_router(nothing, Access(KeyRing()), Configured((), ()))
         every = [each for route in router.routes for each in route.route_handlers]  # type: ignore[union-attr]
     return [handler for handler in every if handler.http_methods != {"OPTIONS"}]
 

@@ -22,6 +22,7 @@ from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin import admin_router
+from sluice.gateway.routes.admin.models import Configured
 from sluice.gateway.routes.completions import SERVED, completion_routes
 from sluice.gateway.routes.health import health_routes
 from sluice.gateway.routes.limits import limit_routes
@@ -50,7 +51,7 @@ def described_app() -> Litestar:
             *token_count_routes(nothing, access),
             *limit_routes(nothing, access),
             *usage_routes(nothing, nothing, access),
-            admin_router(nothing, access),
+            admin_router(nothing, access, Configured((), ())),
             *health_routes({}, frozenset(), bytes),
         ]
     )

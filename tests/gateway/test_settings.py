@@ -308,3 +308,12 @@ class TestEnvironment:
     def test_without_an_admin_key_there_is_no_access(self) -> None:
         with pytest.raises(ConfigError, match="SLUICE_ADMIN_KEY is not set"):
             Environment.read({}).admin_access()
+
+
+def test_models_may_all_be_in_the_registry(file: Path) -> None:
+    pool = "providers:\n  pool: {kind: vllm, replicas: ['http://pool:8000']}\n"
+    file.write_text(pool)
+    assert load_config(file, {}).models == []
+    without = pool.replace("vllm, replicas: ['http://pool:8000']", "simulator")
+    assert "models: is empty" in fault(file, without)
+    assert "models: is empty" in fault(file, f"{without}models: []\n")

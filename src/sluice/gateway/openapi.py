@@ -18,6 +18,8 @@ from litestar.openapi.spec import OpenAPI
 from sluice import __version__
 from sluice.backends.base import Endpoint
 from sluice.gateway.openapi_schemas import SCHEMAS
+from sluice.gateway.registry.stages import Promotion
+from sluice.gateway.registry.versions import ModelVersion, NewVersion, Terms
 from sluice.gateway.routes.admin.keys import Rotation
 from sluice.gateway.routes.admin.teams import NewTeam
 from sluice.gateway.tenancy.audit import Entry
@@ -156,6 +158,8 @@ def _changed(answer: str, body: str | None = None) -> _Handled:
     )
 
 
+_VERSION = "/admin/models/{name}/versions/{version}"
+
 _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/v1/models", "get"): _Handled((401, 500), answer="Models"),
     ("/v1/models/{name}", "get"): _Handled((401, 404, 500), answer="Model"),
@@ -192,6 +196,12 @@ _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/admin/tokens", "post"): _made("NewToken", "ShownToken"),
     ("/admin/tokens/{token_id}", "get"): _read("Token"),
     ("/admin/tokens/{token_id}", "delete"): _changed("Token"),
+    ("/admin/models", "get"): _listed("ModelVersions"),
+    ("/admin/models", "post"): _made("NewVersion", "ModelVersion"),
+    (_VERSION, "get"): _read("ModelVersion"),
+    (_VERSION, "patch"): _changed("ModelVersion", "TermsPatch"),
+    (f"{_VERSION}/promote", "post"): _changed("ModelVersion", "Promotion"),
+    (f"{_VERSION}/retire", "post"): _changed("ModelVersion"),
     ("/admin/audit", "get"): _listed("Changes"),
     ("/health/live", "get"): _Handled(()),
     ("/health/ready", "get"): _Handled((), answer="Readiness"),
@@ -269,11 +279,13 @@ def _complete(document: dict[str, Any]) -> None:
 def _administration() -> dict[str, Any]:
     """The schemas of what administrators read and write."""
     taken = (NewOrganisation, TeamMembers, NewTeam, KeyMembers, NewToken, Rotation)
-    shown = (Organisation, Team, Key, Token, Entry)
+    models = (NewVersion, Terms, Promotion, ModelVersion)
+    shown = (Organisation, Team, Key, Token, Entry, *models)
     _, described = msgspec.json.schema_components([*taken, *shown], ref_template=REFERENCE)
     schemas: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described))
     schemas["OrganisationPatch"] = _patch_of(schemas["NewOrganisation"])
     schemas["TeamPatch"] = _patch_of(schemas.pop("TeamMembers"))
+    schemas["TermsPatch"] = _patch_of(schemas.pop("Terms"))
     schemas["NewKey"] = schemas.pop("KeyMembers")
     schemas["KeyPatch"] = _patch_of(schemas["NewKey"])
     return schemas

@@ -235,6 +235,7 @@ _ANSWERS: dict[str, Schema] = {
             "Teams": "Team",
             "Keys": "Key",
             "Tokens": "Token",
+            "ModelVersions": "ModelVersion",
             "Changes": "Entry",
         }.items()
     },

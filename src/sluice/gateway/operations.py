@@ -169,8 +169,9 @@ def _greet(
         lines.append(f"First team's key (shown this once): {key}")
     if "admin" in new_keys:
         lines.append(f"Admin key (shown this once): {new_keys['admin']}")
+    model = config.models[0].name if config.models else "MODEL"
     body = msgspec.json.encode(
-        {"model": config.models[0].name, "messages": [{"role": "user", "content": "Hello"}]}
+        {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
     ).decode()
     lines += [
         "Try it:",

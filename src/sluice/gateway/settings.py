@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from sluice.billing.prices import Price, nano_usd
 from sluice.gateway.egress import EgressPolicy
@@ -415,13 +422,21 @@ class Config(_Strict):
     """The configuration file."""
 
     providers: dict[str, Provider] = Field(min_length=1)
-    models: list[ModelSettings] = Field(min_length=1)
+    models: list[ModelSettings] = Field(default=[], validate_default=True)
     server: ServerSettings = ServerSettings()
     dispatch: DispatchSettings = DispatchSettings()
     egress: EgressSettings = EgressSettings()
     oidc: OIDCSettings | None = None
     admission: AdmissionSettings = AdmissionSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
+
+    @field_validator("models")
+    @classmethod
+    def _something(cls, value: list[ModelSettings], info: ValidationInfo) -> list[ModelSettings]:
+        providers = info.data.get("providers", {}).values()
+        if not value and not any(isinstance(each, VLLMProvider) for each in providers):
+            raise ValueError("is empty; only vLLM providers serve models of the registry")
+        return value
 
     def credentials(self) -> dict[str, list[str]]:
         """The keys of each provider that has any."""

@@ -49,6 +49,7 @@ from sluice.gateway.registry.sync import RegistrySync
 from sluice.gateway.responses import ResponseStore
 from sluice.gateway.routes.access import Access, by_token
 from sluice.gateway.routes.admin import admin_router
+from sluice.gateway.routes.admin.models import Configured
 from sluice.gateway.routes.completions import completion_routes
 from sluice.gateway.routes.health import Check, health_routes
 from sluice.gateway.routes.limits import limit_routes
@@ -233,6 +234,14 @@ def create_registry_sync(
     )
 
 
+def configured_models(config: Config) -> Configured:
+    """What the registry has to know of the configuration."""
+    return Configured(
+        frozenset(model.name for model in config.models),
+        frozenset(n for n, p in config.providers.items() if isinstance(p, VLLMProvider)),
+    )
+
+
 def create_catalog(config: Config) -> Catalog:
     """The catalogue of the configuration."""
     return Catalog([_model(model, config) for model in config.models], created=int(time.time()))
@@ -371,7 +380,7 @@ def create_gateway(
         *token_count_routes(TokenCounter(catalog, backends, credentials, quotas.admission), access),
         *limit_routes(catalog, access, quotas.standing.of),
         *usage_routes(UsageReports(pool), Teams(pool), access),
-        admin_router(pool, access),
+        admin_router(pool, access, configured_models(config)),
         *health_routes(_checks(pipeline, pool, recorder), frozenset({"gateway"}), metrics.render),
     ]
     return Gateway(

@@ -21,6 +21,7 @@ from redis.backoff import NoBackoff
 from sluice.backends.replicas import Announcement, Replicas
 from sluice.backends.worker.client import EngineClient
 from sluice.backends.worker.command import engine_command, engine_environment
+from sluice.backends.worker.gpu import GpuMemory
 from sluice.backends.worker.lease import Lease
 from sluice.backends.worker.manifest import manifest_of
 from sluice.backends.worker.model import ServedModel
@@ -104,8 +105,8 @@ class Site:
         )
         return replace(fast, **changes)
 
-    def run(self, **changes: Any) -> asyncio.Task[ExitCode]:
-        """Start the worker."""
+    def run(self, gpu: GpuMemory | None = None, **changes: Any) -> asyncio.Task[ExitCode]:
+        """Start the worker, with changes of its configuration."""
         redis = Redis.from_url(self.redis_url, retry=Retry(NoBackoff(), 0))
         client = EngineClient(
             f"http://127.0.0.1:{self.port}", "fake", embeds=False, priorities=True
@@ -122,7 +123,7 @@ class Site:
             since=time.time(),
         )
         lease = Lease(Replicas(redis.execute_command), announcement, beat_seconds=0.05)
-        worker = Worker(self.model, self.config(**changes), lease, client, self.stop)
+        worker = Worker(self.model, self.config(**changes), lease, client, self.stop, gpu)
         self.task = asyncio.create_task(worker.run())
         return self.task
 

@@ -2,7 +2,7 @@
 
 Run as a script with vLLM's options, of which it reads the address. `POST /fake` changes its state;
 `--journal FILE` gets a line with the process ids of the engine and of a child of it at each start;
-`--crash` makes it end at once.
+`--crash` makes it end at once, `--mute` never answer.
 """
 
 from __future__ import annotations
@@ -70,8 +70,15 @@ def application(state: State) -> web.Application:
         body: dict[str, Any] = await request.json()
         while state.stuck:
             await asyncio.sleep(0.01)
-        state.tokens += body["max_tokens"]
-        return web.json_response({"choices": [{"text": "a"}]})
+        tokens = body["max_tokens"]
+        state.tokens += tokens
+        choice = {"index": 0, "text": "a" * tokens, "finish_reason": "length"}
+        usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
+        answer = {"id": "c", "object": "text_completion", "created": 1, "model": body["model"]}
+        return web.json_response({**answer, "choices": [choice], "usage": usage})
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "fake", "object": "model"}]})
 
     async def tell(request: web.Request) -> web.Response:
         for name, value in (await request.json()).items():
@@ -84,6 +91,7 @@ def application(state: State) -> web.Application:
         [
             web.get("/health", health),
             web.get("/metrics", metrics),
+            web.get("/v1/models", models),
             web.post("/v1/completions", complete),
             web.post("/fake", tell),
         ]
@@ -98,6 +106,7 @@ def main() -> None:
     parser.add_argument("--port", type=int)
     parser.add_argument("--journal", type=Path)
     parser.add_argument("--crash", action="store_true")
+    parser.add_argument("--mute", action="store_true", help="never listen")
     parser.add_argument("--deaf", action="store_true", help="to SIGTERM")
     options, _ = parser.parse_known_args()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -105,6 +114,8 @@ def main() -> None:
         journal.write(f"{os.getpid()} {child.pid}\n")
     if options.crash:
         sys.exit(9)
+    if options.mute:
+        child.wait()
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(application(State()))
     loop.run_until_complete(runner.setup())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+from sluice.backends.worker.gpu import GpuMemory
 from sluice.backends.worker.restarts import RestartPolicy
 from sluice.backends.worker.worker import ExitCode
-from tests.backends.worker.conftest import Site, alive
+from tests.backends.worker.conftest import FAST, Site, alive
 from tests.harness.polling import eventually_async
 
 
@@ -100,6 +103,34 @@ async def test_a_program_that_is_not_there_is_said(site: Site) -> None:
     told = await site.announced()
     assert told is not None
     assert told.problem == "`/no/such/engine` can't be run; see its output above"
+
+
+async def test_an_engine_that_never_answers_is_not_waited_for_for_ever(site: Site) -> None:
+    site.engine_options.append("--mute")
+    running = site.run(
+        watch=replace(FAST, start=0.2), restarts=RestartPolicy(first=0.01, attempts=2)
+    )
+    assert await running is ExitCode.ENGINE_FAILED
+    told = await site.announced()
+    assert told is not None
+    assert told.problem == "its engine did not answer within 0.2 s"
+
+
+async def test_the_memory_of_the_gpus_is_told(site: Site) -> None:
+    cuda = SimpleNamespace(
+        device_count=lambda: 1,
+        get_device_properties=lambda _: SimpleNamespace(total_memory=80),
+        device_memory_used=lambda _: 70,
+    )
+    site.run(GpuMemory(cuda))
+    load = (await site.until_ready()).load
+    assert (load.gpu_memory_used, load.gpu_memory_total) == (70, 80)
+
+
+async def test_who_is_asked_to_stop_before_it_has_begun_starts_nothing(site: Site) -> None:
+    site.stop.signal()
+    assert await site.run() is ExitCode.STOPPED
+    assert site.starts() == []
 
 
 async def test_a_stopped_process_takes_no_requests_and_is_replaced(site: Site) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
+from sluice.backends.worker.manifest import manifest_of
 from sluice.gateway.registry.stages import Promotion
 from sluice.gateway.registry.store import Registry
 from sluice.gateway.registry.versions import ModelVersion
 from sluice.router.policy import takes_part
+from tests.backends.worker import fake_engine
 from tests.gateway.registry.samples import new
 from tests.harness.fixtures import StartGateway, model
-from tests.harness.gateway import Gateway
+from tests.harness.gateway import Gateway, Process, free_port, sluice
 from tests.harness.polling import eventually
 from tests.harness.upstream import Upstream
 
@@ -30,7 +37,11 @@ class Pools:
             for name, upstream in (("blue", self.blue), ("green", self.green))
         }
         config = {
-            "providers": {**pools, "sim": {"kind": "simulator"}},
+            "providers": {
+                **pools,
+                "workers": {"kind": "vllm", "pool": {"discover": True}},
+                "sim": {"kind": "simulator"},
+            },
             "models": [model("own", {"provider": "sim", "model": "sim"})],
         }
         self.gateway: Gateway = start("registry", config)
@@ -162,3 +173,40 @@ async def test_the_configuration_wins(
     eventually(lambda: "gives way to the configuration" in pools.gateway.log_text())
     pools.ask("own")
     assert pools.blue.calls_with('"own"') == []
+
+
+async def test_a_worker_serves_it_and_takes_nothing_two_seconds_after_its_death(
+    pools: Pools, registry: Registry[str], tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(b"weights")
+    manifest = msgspec.to_builtins(manifest_of(weights))
+    name = f"served-{uuid.uuid4().hex[:8]}"
+    given = new(name=name, pool="workers", weights=str(weights), manifest=manifest)
+    await registry.create(given, "ann")
+    version = await registry.promote(name, "1", Promotion(), None, "ann")
+    (tmp_path / "model.json").write_bytes(msgspec.json.encode(version))
+    port = free_port()
+    engine = shlex.join([sys.executable, fake_engine.__file__])
+    command = sluice(
+        *("worker", "--model-file", str(tmp_path / "model.json"), "--no-verified-cache"),
+        *("--host", "127.0.0.1", "--port", str(port), "--engine-command", engine),
+        *("--advertise", f"http://127.0.0.1:{port}", "--"),
+        *("--journal", str(tmp_path / "journal")),
+    )
+    worker = Process(command, pools.gateway.env, tmp_path / "worker.log")
+
+    def asked() -> int:
+        body = {"model": name, "prompt": "hi", "max_tokens": 3}
+        return pools.gateway.request("POST", "/v1/completions", body).status_code
+
+    worker.start()
+    try:
+        eventually(lambda: asked() == 200, 60.0)
+    finally:
+        worker.kill()
+    killed = time.monotonic()
+    eventually(lambda: asked() != 200, 2.0)
+    while time.monotonic() < killed + 2.0:
+        assert asked() != 200

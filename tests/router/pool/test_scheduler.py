@@ -242,7 +242,7 @@ def test_long_prompts_wait_for_their_turn_among_gateways() -> None:
     assert send(other, long) == []
     turn = other.wake()
     assert turn is not None
-    assert 0.05 < turn < 0.06
+    assert 0.06 < turn < 0.07
     assert len(other.decide(turn)) == 1
     assert other.submit(request("left", 5_000, 100), turn + 0.06) is None
     assert other.cancel("left", turn + 0.06) is None

@@ -11,6 +11,7 @@ from sluice import __version__
 from sluice.gateway import operations
 from sluice.gateway.cli.keys import key
 from sluice.gateway.cli.login import login
+from sluice.gateway.cli.models import models
 from sluice.gateway.cli.organisations import organisation
 from sluice.gateway.cli.reports import audit, limits, usage
 from sluice.gateway.cli.running import run
@@ -122,7 +123,7 @@ def check_config(file: Path) -> None:
     click.echo(f"{file}: ok, {len(loaded.providers)} providers, {len(loaded.models)} models")
 
 
-for _group in (organisation, team, key, token):
+for _group in (organisation, team, key, token, models):
     main.add_command(worker)
 main.add_command(simulate_command)
 main.add_command(_group)

@@ -15,7 +15,7 @@ from sluice.gateway.tenancy.pages import Page, Turn
 from sluice.gateway.tenancy.roles import Place
 from sluice.gateway.tenancy.transactions import Connection
 
-ObjectType = Literal["organisation", "team", "key", "token"]
+ObjectType = Literal["organisation", "team", "key", "token", "model"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ Permission = Literal[
     "tokens:write",
     "usage:read",
     "audit:read",
+    "models:read",
+    "models:write",
 ]
 
 PERMISSIONS: frozenset[Permission] = frozenset(get_args(Permission))

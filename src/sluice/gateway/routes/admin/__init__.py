@@ -1,4 +1,4 @@
-"""`/admin`: organisations, teams, keys, tokens and the audit log, for administrators.
+"""`/admin`: organisations, teams, keys, tokens, models and the audit log, for administrators.
 
 Each route names the permission that it needs; one that names none is closed to everybody.
 """
@@ -17,6 +17,7 @@ from sluice.gateway.routes.admin.audit import audit_routes
 from sluice.gateway.routes.admin.bodies import MAX_BODY_BYTES
 from sluice.gateway.routes.admin.callers import admit
 from sluice.gateway.routes.admin.keys import key_routes
+from sluice.gateway.routes.admin.models import Configured, model_registry, model_registry_routes
 from sluice.gateway.routes.admin.organisations import organisation_routes
 from sluice.gateway.routes.admin.teams import team_routes
 from sluice.gateway.routes.admin.tokens import token_routes
@@ -27,7 +28,7 @@ from sluice.gateway.tenancy.teams import Teams
 from sluice.gateway.tenancy.tokens import Tokens
 
 
-def admin_router(pool: asyncpg.Pool, access: Access) -> Router:
+def admin_router(pool: asyncpg.Pool, access: Access, configured: Configured) -> Router:
     """The admin API over a database."""
     organisations, teams = Organisations(pool), Teams(pool)
 
@@ -43,6 +44,7 @@ def admin_router(pool: asyncpg.Pool, access: Access) -> Router:
             *team_routes(teams, organisations),
             *key_routes(Keys(pool), teams),
             *token_routes(Tokens(pool), organisations, teams),
+            *model_registry_routes(model_registry(pool), configured),
             *audit_routes(AuditLog(pool), organisations, teams),
         ],
         guards=[guard],
