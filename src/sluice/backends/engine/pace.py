@@ -88,7 +88,8 @@ class Pace:
         growth = load.decodes * self.decode_context_seconds
         if count == 1 or growth == 0:
             return count * max(self.floor_seconds, first)
-        below = min(count, max(0, ceil((self.floor_seconds - first) / growth)))
+        # clamped before it is rounded: a tiny growth makes it infinite
+        below = ceil(min(count, max(0.0, (self.floor_seconds - first) / growth)))
         above = count - below
         positions = (count * (count - 1) - below * (below - 1)) / 2
         return below * self.floor_seconds + above * first + positions * growth
