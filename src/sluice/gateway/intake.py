@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
@@ -20,6 +22,9 @@ from sluice.wire.responses_request import read_responses_request
 #: The server stops waiting for a body on a thread of its own, a moment after we have. An answer
 #: that overtook it would leave the connection open for as long as the client likes, in seconds.
 LET_GO_SECONDS = 0.05
+
+#: For how long what follows a body that is too large is read, in seconds.
+DISCARD_SECONDS = 1.0
 
 #: Headers that belong to an Anthropic client's body, and travel with it.
 _TRAVELLING = (b"anthropic-version", b"anthropic-beta")
@@ -59,6 +64,7 @@ async def receive_body(exchange: Exchange, limit: int, seconds: float) -> bytes:
         )
     length = exchange.header(b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
+        await _discard(exchange, limit)
         raise _too_large(limit)
     exchange.lifeline.total_at = exchange.started + seconds
     body = await _all_parts(exchange, limit)
@@ -141,10 +147,24 @@ async def _all_parts(exchange: Exchange, limit: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
+            await _discard(exchange, limit)
             raise _too_large(limit)
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _discard(exchange: Exchange, limit: int) -> None:
+    """Read on for a moment, to nobody's use: a client hears nothing of a refusal whose connection
+    is closed while it still sends."""
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while size <= limit:
+                message = await exchange.receive()
+                size += len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
 
 
 def _too_large(limit: int) -> GatewayError:

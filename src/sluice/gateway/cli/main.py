@@ -124,8 +124,6 @@ def check_config(file: Path) -> None:
 
 
 for _group in (organisation, team, key, token, models):
-    main.add_command(worker)
-main.add_command(simulate_command)
-main.add_command(_group)
-for _command in (audit, limits, login, usage):
+    main.add_command(_group)
+for _command in (audit, limits, login, usage, worker, simulate_command):
     main.add_command(_command)

@@ -22,7 +22,7 @@ local WIDTH, COUNT, DAY = 250, 242, 86400
 local GRACE = 8
 
 local time = redis.call('TIME')
-local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local ms = time[1] * 1000 + time[2] / 1000
 local index = math.floor(ms / WIDTH)
 local message = cmsgpack.unpack(ARGV[1])
 local process, scopes, requests = message[1], message[2], message[3]

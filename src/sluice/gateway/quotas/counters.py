@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 from redis.exceptions import RedisError
@@ -29,11 +29,18 @@ Dimension = Literal["requests", "tokens", "concurrency", "budget", "unready"]
 _NEVER_MS = 1e11
 
 
-#: A reply that makes Redis's clock look later than this, in milliseconds, tells that it was set.
-_LATE_MS = 2_000
+#: A clock that differs by more than this, in milliseconds, was set.
+_SET_MS = 2_000
 
-#: By how much two clocks' paces may differ.
-_DRIFT = 0.0005
+#: The offset of Redis's clock is taken from the replies of so many seconds, and those before them.
+_SPAN_SECONDS = 15.0
+
+
+class _Heard(NamedTuple):
+    """One answer: how long it took (seconds), and the offset of Redis's clock that it tells."""
+
+    took: float
+    offset_ms: float
 
 
 class CountersAway(Exception):
@@ -164,7 +171,8 @@ class Counters:
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._offset_ms = wall() * 1000 - clock() * 1000
-        self._heard_at = clock()
+        self._before = self._quickest = _Heard(float("inf"), self._offset_ms)
+        self._span_began = clock()
 
     @property
     def away(self) -> bool:
@@ -176,18 +184,26 @@ class Counters:
         clock that is set does not move budgets' periods."""
         return self._clock() * 1000 + self._offset_ms
 
-    def set_time(self, ms: float) -> None:
+    def set_time(self, ms: float, asked_at: float) -> None:
         """Redis's time, as just heard.
 
-        A reply that took its time makes Redis's clock look late, never early: the earliest reply
-        tells best. A clock that was set, or runs at another pace, is followed.
+        It was so in the middle between question and answer, give or take half of the time between
+        the two: the quickest answer of late tells best (as in NTP). A clock that was set is
+        followed at once.
+
+        Args:
+            ms: milliseconds since the epoch.
+            asked_at: when it was asked for, on the monotonic clock.
         """
         now = self._clock()
-        seen = ms - now * 1000
-        self._offset_ms -= _DRIFT * (now - self._heard_at) * 1000
-        self._heard_at = now
-        if seen > self._offset_ms or seen < self._offset_ms - _LATE_MS:
-            self._offset_ms = seen
+        heard = _Heard(now - asked_at, ms - (now + asked_at) / 2 * 1000)
+        if abs(heard.offset_ms - self._offset_ms) > _SET_MS + heard.took * 1000:
+            self._before = self._quickest = heard
+        elif now - self._span_began >= _SPAN_SECONDS:
+            self._before, self._quickest, self._span_began = self._quickest, heard, now
+        else:
+            self._quickest = min(self._quickest, heard)
+        self._offset_ms = min(self._before, self._quickest).offset_ms
 
     async def ask(self, accounts: tuple[Account, ...], need: Need) -> Refused | Windows:
         """Admit a request to all of its accounts, or to none.
@@ -296,7 +312,7 @@ class Counters:
     def _landed(self, flight: _Flight, reply: bytes) -> None:
         ms, results, told = msgspec.msgpack.decode(reply)
         now = self._clock()
-        self.set_time(ms)
+        self.set_time(ms, flight.started)
         for account, pots, sums in zip(flight.accounts, flight.pots, told, strict=True):
             for pot in account.heard(sums, pots, flight.started):
                 self._observer.alert(account, pot)

@@ -31,7 +31,7 @@ class Presence:
         link: RedisLink,
         process: str,
         *,
-        heard_time: Callable[[float], None],
+        heard_time: Callable[[float, float], None],
         unknown_here: Callable[[], None],
         lease_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -89,8 +89,9 @@ class Presence:
 
     async def _beat(self) -> None:
         lease_ms = str(int(self._lease_seconds * 1000))
-        ms, added, alive, dead = await self._beat_script.run(self._link, self._process, lease_ms)
-        self._heard_time(ms)
+        asked_at = self._clock()
+        us, added, alive, dead = await self._beat_script.run(self._link, self._process, lease_ms)
+        self._heard_time(us / 1000, asked_at)
         self.processes = max(1, alive)
         if added and self._known:
             self._unknown_here()
