@@ -13,6 +13,11 @@ from sluice.router.pool.flight import Flight
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)"\s*:\s*(\d+)')
 
+#: A chunk that says who speaks and nothing else: some engines send it before anything is computed.
+_OPENING = re.compile(
+    rb'"delta"\s*:\s*\{\s*"role"\s*:\s*"assistant"(?:\s*,\s*"\w+"\s*:\s*(?:""|null))*\s*\}'
+)
+
 #: Longer than any `usage` object.
 _USAGE_BYTES = 600
 
@@ -50,6 +55,12 @@ def last_usage(text: bytes) -> ReportedUsage | None:
         int(counts.get(b"completion_tokens", 0)),
         None if cached is None else int(cached),
     )
+
+
+def shows_token(head: bytes) -> bool:
+    """Whether the beginning of a stream has a token, or an error, or anything else but openings and
+    comments."""
+    return head.count(b"data:") > len(_OPENING.findall(head))
 
 
 class ResponseObserver(Protocol):
