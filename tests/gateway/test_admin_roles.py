@@ -40,6 +40,7 @@ class Case(NamedTuple):
     Attributes:
         place: where the thing is that the call is about; None: it is a list, or has no place.
         outside: the status for those for whom the place isn't there.
+        allowed: the statuses for those who may.
     """
 
     method: str
@@ -49,7 +50,12 @@ class Case(NamedTuple):
     place: str | None
     body: Any = None
     outside: int = 404
+    allowed: frozenset[int] = frozenset({200, 201})
 
+
+#: Of a pool that nobody has.
+NO_POOL = frozenset({404})
+REPLICA = "/admin/pools/{name}/replicas/{replica}"
 
 CASES = [
     Case("GET", "/admin/organisations", "organisations:read", "", None),
@@ -102,6 +108,15 @@ CASES = [
             ("PATCH", "", "write"),
             ("POST", "/promote", "write"),
             ("POST", "/retire", "write"),
+        )
+    ),
+    Case("GET", "/admin/pools", "models:read", "", "installation", outside=403),
+    *(
+        Case(method, route, f"models:{verb}", "", "installation", None, 403, NO_POOL)
+        for method, route, verb in (
+            ("GET", "/admin/pools/{name}", "read"),
+            ("POST", f"{REPLICA}/drain", "write"),
+            ("POST", f"{REPLICA}/undrain", "write"),
         )
     ),
     Case("GET", "/admin/audit", "audit:read", "", None),
@@ -218,7 +233,7 @@ def expected(case: Case, role: str) -> set[int]:
         return {403}
     if case.place is not None and case.place not in WITHIN[role]:
         return {case.outside}
-    return {200, 201}
+    return set(case.allowed)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -231,7 +246,7 @@ def handlers() -> list[HTTPRouteHandler]:
     with warnings.catch_warnings():  # of how the handlers declare their parameters
         warnings.simplefilter("ignore", DeprecationWarning)
         nothing: Any = None
-        router = admin_router(nothing, Access(KeyRing()), Configured((), ()))
+        router = admin_router(nothing, Access(KeyRing()), Configured((), ()), nothing)
         every = [each for route in router.routes for each in route.route_handlers]  # type: ignore[union-attr]
     return [handler for handler in every if handler.http_methods != {"OPTIONS"}]
 

@@ -51,7 +51,7 @@ def described_app() -> Litestar:
             *token_count_routes(nothing, access),
             *limit_routes(nothing, access),
             *usage_routes(nothing, nothing, access),
-            admin_router(nothing, access, Configured((), ())),
+            admin_router(nothing, access, Configured((), ()), nothing),
             *health_routes({}, frozenset(), bytes),
         ]
     )

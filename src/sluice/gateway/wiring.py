@@ -369,6 +369,11 @@ def create_gateway(
         max_body_bytes=config.server.max_body_bytes,
         body_seconds=config.server.body_seconds,
     )
+    pools = Pools(
+        pooled,
+        connect_redis(environment.redis_url) if pooled and environment.redis_url else None,
+        lambda name: _first_secret(credentials.get(name)),
+    )
     people = create_sign_in(config, environment, pool)
     persons = [] if people is None else [people.authentication.administrator]
     access = Access(ring, [by_token(tokens), *persons])
@@ -380,7 +385,7 @@ def create_gateway(
         *token_count_routes(TokenCounter(catalog, backends, credentials, quotas.admission), access),
         *limit_routes(catalog, access, quotas.standing.of),
         *usage_routes(UsageReports(pool), Teams(pool), access),
-        admin_router(pool, access, configured_models(config)),
+        admin_router(pool, access, configured_models(config), pools),
         *health_routes(_checks(pipeline, pool, recorder), frozenset({"gateway"}), metrics.render),
     ]
     return Gateway(
@@ -395,11 +400,7 @@ def create_gateway(
         shadows,
         KeyFiles(config.key_files(), credentials),
         backends,
-        Pools(
-            pooled,
-            connect_redis(environment.redis_url) if pooled and environment.redis_url else None,
-            lambda name: _first_secret(credentials.get(name)),
-        ),
+        pools,
         pool,
         ConnectionLimits(
             config.server.max_header_bytes,

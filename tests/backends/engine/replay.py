@@ -119,13 +119,13 @@ def configs(draw: st.DrawFn, policy: Policy | None = None, capped: bool = True) 
 def requests(draw: st.DrawFn, config: EngineConfig, number: int, at: float) -> EngineRequest:
     """A prompt of blocks that others have too, perhaps with a part of one at the end."""
     size = config.block_size
-    content = draw(st.lists(st.integers(0, 1), max_size=config.num_blocks))
+    content = draw(st.lists(st.integers(0, 1), max_size=config.num_blocks // 2))
     rest = draw(st.integers(0, size - 1)) if content or size > 1 else 0
     tokens = max(1, len(content) * size + rest)
     return EngineRequest(
         id=str(number),
         prompt_tokens=tokens,
-        output_tokens=draw(st.integers(1, 12)),
+        output_tokens=draw(st.integers(1, 30)),
         hashes=[tuple(content[: end + 1]) for end in range(len(content))],
         priority=draw(st.integers(0, 2)),
         salt=draw(st.sampled_from([None, None, None, "a", "b"])),

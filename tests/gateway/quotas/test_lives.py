@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -36,7 +37,7 @@ BUDGET = Limits(max_concurrent=10, budgets=(Budget("month", Decimal("0.00001")),
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now = time.monotonic()
 
     def __call__(self) -> float:
         return self.now

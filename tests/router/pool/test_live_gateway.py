@@ -8,45 +8,23 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.harness.fixtures import StartGateway, model
-from tests.harness.gateway import TEAM_KEY, Gateway, Process, free_port, sluice
+from tests.harness.gateway import TEAM_KEY, Gateway
 from tests.harness.polling import eventually
+from tests.router.pool.simulated import SimulatedReplica
 
 SYSTEM = {"role": "system", "content": "You answer questions about ships. " * 120}
-
-
-class Replica(Process):
-    """`sluice simulator` with an engine."""
-
-    def __init__(self, directory: Path, number: int, *arguments: str) -> None:
-        self.port = free_port()
-        self.name = f"127.0.0.1:{self.port}"
-        self.url = f"http://{self.name}"
-        command = sluice("simulator", "--port", str(self.port), "--model", "sim", *arguments)
-        super().__init__(command, {}, directory / f"replica-{number}.log")
-
-    def start(self) -> None:
-        super().start()
-        eventually(self._answers, 30)
-
-    def _answers(self) -> bool:
-        assert self.running(), self.log_text()[-3000:]
-        try:
-            return httpx.get(f"{self.url}/health").status_code == 200
-        except httpx.HTTPError:
-            return False
 
 
 class Pool:
     """Three replicas and a gateway."""
 
-    def __init__(self, replicas: list[Replica], gateway: Gateway) -> None:
+    def __init__(self, replicas: list[SimulatedReplica], gateway: Gateway) -> None:
         self.replicas = replicas
         self.gateway = gateway
         self.http = httpx.Client(
@@ -62,7 +40,7 @@ class Pool:
             "/v1/chat/completions", json=self.body(question, **more), headers=headers
         )
 
-    def state(self, replica: Replica) -> float:
+    def state(self, replica: SimulatedReplica) -> float:
         return self.gateway.metric("gw_pool_replica_state", replica=replica.name)
 
 
@@ -70,7 +48,7 @@ class Pool:
 def pool(start_gateway: StartGateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     directory = tmp_path_factory.mktemp("pool")
     engine = ("--kv-blocks", "2000", "--prefill-rate", "20000")
-    replicas = [Replica(directory, number, *engine) for number in range(3)]
+    replicas = [SimulatedReplica(directory, number, *engine) for number in range(3)]
     for replica in replicas:
         replica.start()
     config = {
@@ -164,7 +142,7 @@ def test_clients_that_leave_free_their_replicas(pool: Pool) -> None:
     eventually(lambda: sum(map(_running, pool.replicas)) == 0)
 
 
-def _running(replica: Replica) -> float:
+def _running(replica: SimulatedReplica) -> float:
     for line in httpx.get(f"{replica.url}/metrics").text.splitlines():
         if line.startswith("vllm:num_requests_running"):
             return float(line.rsplit(" ", 1)[1])

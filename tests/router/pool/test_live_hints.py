@@ -31,7 +31,8 @@ async def test_gateways_see_each_others_work(valkey: RunningServer) -> None:
     other.pool.scheduler.loads.gateway = "gateway-2"
     client = redis.asyncio.Redis.from_url(valkey.url)
     exchanges = [
-        HintExchange(client, {"p": pool.pool.scheduler}, pool.clock) for pool in (one, other)
+        HintExchange(client, {"p": pool.pool.scheduler}, gateway, pool.clock)
+        for gateway, pool in (("gateway-1", one), ("gateway-2", other))
     ]
     for replica in one.replicas.values():
         replica.hangs = True
@@ -61,7 +62,7 @@ async def test_gateways_see_each_others_work(valkey: RunningServer) -> None:
 async def test_without_redis_each_goes_on_alone() -> None:
     pool = Harness("a")
     client = redis.asyncio.Redis.from_url("redis://127.0.0.1:1", socket_connect_timeout=0.2)
-    exchange = HintExchange(client, {"p": pool.pool.scheduler}, pool.clock)
+    exchange = HintExchange(client, {"p": pool.pool.scheduler}, "gateway-1", pool.clock)
     await exchange.start()
     for _ in range(3):
         await pool.ask(LONG)
@@ -76,7 +77,7 @@ async def test_without_redis_each_goes_on_alone() -> None:
 
 def test_nonsense_is_ignored() -> None:
     pool = Harness("a")
-    exchange = HintExchange(None, {"p": pool.pool.scheduler}, pool.clock)  # type: ignore[arg-type]
+    exchange = HintExchange(None, {"p": pool.pool.scheduler}, "g", pool.clock)  # type: ignore[arg-type]
     for message in (b"", b"\xc1", b"[]", b"\x93\x01\x02\x03"):
         exchange.take(message)
     assert pool.outstanding() == 0

@@ -88,8 +88,9 @@ class Pace:
         growth = load.decodes * self.decode_context_seconds
         if count == 1 or growth == 0:
             return count * max(self.floor_seconds, first)
-        # clamped before it is rounded: a tiny growth makes it infinite
-        below = ceil(min(count, max(0.0, (self.floor_seconds - first) / growth)))
+        missing = self.floor_seconds - first
+        # Compared before it is divided: the growth may be next to nothing.
+        below = count if missing > growth * count else ceil(missing / growth) if missing > 0 else 0
         above = count - below
         positions = (count * (count - 1) - below * (below - 1)) / 2
         return below * self.floor_seconds + above * first + positions * growth

@@ -196,7 +196,7 @@ class Counters:
             asked_at: when it was asked for, on the monotonic clock.
         """
         now = self._clock()
-        heard = _Heard(now - asked_at, ms - (now + asked_at) / 2 * 1000)
+        heard = _Heard(max(0.0, now - asked_at), ms - (now + asked_at) / 2 * 1000)
         if abs(heard.offset_ms - self._offset_ms) > _SET_MS + heard.took * 1000:
             self._before = self._quickest = heard
         elif now - self._span_began >= _SPAN_SECONDS:

@@ -39,7 +39,8 @@ class Presence:
         """Args:
         link: kept connected by somebody else.
         process: this process's id.
-        heard_time: is told Redis's time, in milliseconds since the epoch.
+        heard_time: is told Redis's time, in milliseconds since the epoch, and when it was asked
+            for.
         unknown_here: Redis did not know this process: it was taken for dead, or Redis has lost
             its data.
         lease_seconds: a process that is silent for longer is taken for dead.

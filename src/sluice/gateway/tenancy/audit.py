@@ -15,7 +15,7 @@ from sluice.gateway.tenancy.pages import Page, Turn
 from sluice.gateway.tenancy.roles import Place
 from sluice.gateway.tenancy.transactions import Connection
 
-ObjectType = Literal["organisation", "team", "key", "token", "model"]
+ObjectType = Literal["organisation", "team", "key", "token", "model", "replica"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class AuditLog:
 
 def _snapshot(record: Audited) -> str:
     members: dict[str, Any] = msgspec.to_builtins(record)
-    del members["revision"]
+    members.pop("revision", None)
     return msgspec.json.encode(members).decode()
 
 

@@ -100,8 +100,8 @@ class Capacity:
         least = float("inf")
         for load in loads:
             bound = self._bounds[load.replica]
-            queued = min(load.queued_prefill_tokens / bound.prefill_rate, bound.queue_seconds)
-            least = min(least, queued + work / bound.prefill_rate)
+            queued = min(load.queued_prefill_tokens, bound.room)
+            least = min(least, (queued + work) / bound.prefill_rate)
         return least if self._bounds else 0.0
 
     def prefill_seconds(self, work: int) -> float:

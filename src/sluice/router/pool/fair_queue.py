@@ -129,6 +129,10 @@ class FairQueue:
         """How many of a tier wait."""
         return len(self._lanes[tier])
 
+    def waiting_of(self, team: str, tier: Tier) -> int:
+        """How many requests of a team wait in a tier."""
+        return self._lanes[tier].waiting_of(team)
+
     def counter(self, team: str, tier: Tier = "interactive") -> float:
         """The service that a team has had, in weighted tokens."""
         return self._lanes[tier].counters.get(team, 0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 
 import msgspec
 import structlog
@@ -68,11 +69,13 @@ class HintExchange:
         self,
         redis: Redis,
         pools: Mapping[str, PoolScheduler],
+        gateway: str,
         clock: Callable[[], float],
     ) -> None:
         """Args:
         redis: the general client; connections of its own are taken from it.
         pools: by name.
+        gateway: this process's name, which is on every message so that its own are left unread.
         clock: the pools'.
         """
         self._redis = redis
@@ -80,6 +83,7 @@ class HintExchange:
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._sender = blake2b(gateway.encode(), digest_size=8).digest()
 
     async def start(self) -> None:
         """Begin to talk and to listen."""
@@ -104,6 +108,8 @@ class HintExchange:
         batches = []
         for name, scheduler in self._pools.items():
             hints = scheduler.take_hints()
+            if not (repeat or scheduler.loads.peers):
+                continue  # nobody is known to listen; who comes will be told what is then
             if repeat:
                 hints += [scheduler.loads.hint(load.replica) for load in scheduler.loads]
             if hints:
@@ -111,7 +117,10 @@ class HintExchange:
         return tuple(batches)
 
     def take(self, message: bytes) -> None:
-        """Take in what a gateway says, oneself included; what can't be read is ignored."""
+        """Take in what a gateway says, oneself excluded; what can't be read is ignored."""
+        if message.startswith(self._sender):
+            return
+        message = message[len(self._sender) :]
         try:
             batches = _DECODER.decode(message)
         except msgspec.MsgspecError:
@@ -135,7 +144,7 @@ class HintExchange:
             if not batches or now < rested:
                 continue
             try:
-                await self._redis.publish(CHANNEL, _ENCODER.encode(batches))
+                await self._redis.publish(CHANNEL, self._sender + _ENCODER.encode(batches))
             except (RedisError, OSError, TimeoutError):
                 rested = self._clock() + _RETRY_SECONDS
 

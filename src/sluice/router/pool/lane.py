@@ -59,6 +59,10 @@ class Lane:
     def __len__(self) -> int:
         return sum(self._waiting_of.values())
 
+    def waiting_of(self, team: str) -> int:
+        """How many requests of a team wait."""
+        return self._waiting_of.get(team, 0)
+
     def waits(self, team: str) -> bool:
         """Whether the team has a request here."""
         return team in self._waiting_of

@@ -11,7 +11,13 @@ from sluice.backends.base import ConnectionLost, UpstreamResponse
 from sluice.router.pool.flight import Flight
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_USAGE_NAME = b'"usage"'
 _COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)"\s*:\s*(\d+)')
+
+#: A chunk that says who speaks and nothing else: some engines send it before anything is computed.
+_OPENING = re.compile(
+    rb'"delta"\s*:\s*\{\s*"role"\s*:\s*"assistant"(?:\s*,\s*"\w+"\s*:\s*(?:""|null))*\s*\}'
+)
 
 #: Longer than any `usage` object.
 _USAGE_BYTES = 600
@@ -38,10 +44,12 @@ def last_usage(text: bytes) -> ReportedUsage | None:
 
     Text that the model wrote can't be taken for it: quotes inside strings are escaped.
     """
-    starts = [found.end() for found in _USAGE.finditer(text)]
-    if not starts:
+    at = text.rfind(_USAGE_NAME)
+    while at >= 0 and (found := _USAGE.match(text, at)) is None:
+        at = text.rfind(_USAGE_NAME, 0, at)
+    if at < 0 or found is None:
         return None
-    counts = dict(_COUNT.findall(text, starts[-1], starts[-1] + _USAGE_BYTES))
+    counts = dict(_COUNT.findall(text, found.end(), found.end() + _USAGE_BYTES))
     if b"prompt_tokens" not in counts:
         return None
     cached = counts.get(b"cached_tokens")
@@ -50,6 +58,13 @@ def last_usage(text: bytes) -> ReportedUsage | None:
         int(counts.get(b"completion_tokens", 0)),
         None if cached is None else int(cached),
     )
+
+
+def shows_token(head: bytes) -> bool:
+    """Whether the beginning of a stream has a token, or an error, or anything else but openings and
+    comments."""
+    events = head.count(b"data:")
+    return events > head.count(b'"role"') or events > len(_OPENING.findall(head))
 
 
 class ResponseObserver(Protocol):

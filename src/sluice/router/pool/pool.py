@@ -39,7 +39,7 @@ from sluice.router.pool.clock import shared_clock
 from sluice.router.pool.config import PoolConfig
 from sluice.router.pool.fair_queue import Priority, Shed
 from sluice.router.pool.flight import Flight, overloaded
-from sluice.router.pool.live_response import PooledResponse, ReportedUsage
+from sluice.router.pool.live_response import PooledResponse, ReportedUsage, shows_token
 from sluice.router.pool.membership import Event, Member, joined
 from sluice.router.pool.observer import MoveReason, PoolObserver
 from sluice.router.pool.output_lengths import OutputLengths
@@ -56,8 +56,9 @@ MAX_MOVES = 2
 #: How long it takes until the other gateways know what this one did.
 HINT_SECONDS = 0.06
 
-#: Of the time that a request has left, the part that it may wait; the rest is for the answer.
-_WAITING_SHARE = 0.9
+#: Of the time to the first token, the part that queue and prefill may take; the rest is for the
+#: network, the engine's front end and surprises.
+_POOL_SHARE = 0.9
 
 _BANDS: tuple[Priority, ...] = ("high", "normal", "low")
 
@@ -420,7 +421,7 @@ class PoolBackend:
     def _described(self, flight: Flight, prompt: Prompt) -> PoolRequest:
         request, config = flight.request, self.config
         slo = config.interactive_slo if request.tier == "interactive" else config.batch_slo
-        longest = min(math.inf if slo is None else slo, request.remaining * _WAITING_SHARE)
+        longest = min(math.inf if slo is None else slo, request.remaining) * _POOL_SHARE
         return PoolRequest(
             id=flight.id,
             prompt=prompt,
@@ -473,18 +474,21 @@ class PoolBackend:
 async def _begun(
     backend: Backend, request: UpstreamRequest
 ) -> tuple[UpstreamResponse, bytes | None]:
-    """An answer that has begun: of a stream, its first piece is here."""
+    """An answer that has begun: of a stream, all up to its first token is here."""
     response = await backend.send(request)
     if not request.stream or response.status != 200:
         return response, None
+    head = b""
     try:
-        piece = await response.next()
+        while not shows_token(head):
+            piece = await response.next()
+            if not piece:
+                raise ConnectionLost("the replica's stream ended before it began")
+            head += piece
     except BaseException:
         response.close()
         raise
-    if not piece:
-        raise ConnectionLost("the replica's stream ended before it began")
-    return response, piece
+    return response, head
 
 
 def _seconds(text: str | None) -> float:

@@ -44,8 +44,9 @@ class Pools:
         if redis is not None and pools:
             self._discoveries = {name: Discovery(pool, redis) for name, pool in pools.items()}
             schedulers = {name: pool.scheduler for name, pool in pools.items()}
-            clock = next(iter(pools.values())).clock
-            self._exchange = HintExchange(redis, schedulers, clock)
+            first = next(iter(pools.values()))
+            gateway = first.scheduler.loads.gateway
+            self._exchange = HintExchange(redis, schedulers, gateway, first.clock)
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

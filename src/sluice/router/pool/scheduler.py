@@ -377,7 +377,11 @@ class PoolScheduler:
         """Place it among the replicas that have room; the decision goes to `placed`."""
         request, _ = self._waiting[queued.id]
         depths = self.index.match(request.prompt.hashes)
-        candidates = [] if self._over_share() else self._candidates(request, depths, now)
+        # The share is for those who crowd the queue, not for a team with one request.
+        crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
+        if crowds and self._over_share():
+            return False
+        candidates = self._candidates(request, depths, now)
         if not candidates:
             return False
         placed.append(self._placement.place(request.prompt, candidates, depths))

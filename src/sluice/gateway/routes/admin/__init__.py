@@ -1,4 +1,4 @@
-"""`/admin`: organisations, teams, keys, tokens, models and the audit log, for administrators.
+"""`/admin`: organisations, teams, keys, tokens, models, pools, the audit log; for administrators.
 
 Each route names the permission that it needs; one that names none is closed to everybody.
 """
@@ -19,6 +19,7 @@ from sluice.gateway.routes.admin.callers import admit
 from sluice.gateway.routes.admin.keys import key_routes
 from sluice.gateway.routes.admin.models import Configured, model_registry, model_registry_routes
 from sluice.gateway.routes.admin.organisations import organisation_routes
+from sluice.gateway.routes.admin.pools import pool_routes
 from sluice.gateway.routes.admin.teams import team_routes
 from sluice.gateway.routes.admin.tokens import token_routes
 from sluice.gateway.tenancy.audit import AuditLog
@@ -26,9 +27,12 @@ from sluice.gateway.tenancy.keys import Keys
 from sluice.gateway.tenancy.organisations import Organisations
 from sluice.gateway.tenancy.teams import Teams
 from sluice.gateway.tenancy.tokens import Tokens
+from sluice.router.pool.pools import Pools
 
 
-def admin_router(pool: asyncpg.Pool, access: Access, configured: Configured) -> Router:
+def admin_router(
+    pool: asyncpg.Pool, access: Access, configured: Configured, pools: Pools
+) -> Router:
     """The admin API over a database."""
     organisations, teams = Organisations(pool), Teams(pool)
 
@@ -45,6 +49,7 @@ def admin_router(pool: asyncpg.Pool, access: Access, configured: Configured) -> 
             *key_routes(Keys(pool), teams),
             *token_routes(Tokens(pool), organisations, teams),
             *model_registry_routes(model_registry(pool), configured),
+            *pool_routes(pools, pool),
             *audit_routes(AuditLog(pool), organisations, teams),
         ],
         guards=[guard],
