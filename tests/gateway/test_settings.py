@@ -10,10 +10,10 @@ import pytest
 
 from sluice.billing.prices import Price
 from sluice.gateway.config_file import default_config, load_config
+from sluice.gateway.environment import Environment
 from sluice.gateway.settings import (
     Config,
     ConfigError,
-    Environment,
     OpenAIProvider,
 )
 

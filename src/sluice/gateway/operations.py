@@ -22,10 +22,11 @@ from sluice.backends.simulator_app import SimulatorApp
 from sluice.billing.ledger import Ledger, LedgerConsumer
 from sluice.gateway.config_file import load_config
 from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
+from sluice.gateway.environment import Environment
 from sluice.gateway.listener import create_server
 from sluice.gateway.logs import configure_logs
 from sluice.gateway.server import check_port, serve_gateway
-from sluice.gateway.settings import Config, ConfigError, Environment
+from sluice.gateway.settings import Config, ConfigError
 from sluice.gateway.supervisor import Part, Supervisor
 from sluice.gateway.tenancy.changes import Changes
 from sluice.gateway.tenancy.first_keys import FirstKeys

@@ -36,6 +36,7 @@ from sluice.gateway.intake import (
 from sluice.gateway.lifeline import Cut, Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import UNKNOWN, Metrics
+from sluice.gateway.output_bounds import bounded
 from sluice.gateway.prefix_salts import PrefixSalts
 from sluice.gateway.quotas.accounts import Account
 from sluice.gateway.quotas.admission import Admission, AdmissionAway, AdmissionRefused
@@ -50,7 +51,6 @@ from sluice.gateway.relay import (
     relay_stream,
 )
 from sluice.gateway.tenancy.limits import Policy, less_urgent
-from sluice.router.catalog import Model
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route, Step
 from sluice.router.policy import Router, RoutingRefused
@@ -137,7 +137,7 @@ class Pipeline:
         if key is not None and await self._keyed.answer(exchange, principal, received, key, self):
             return
         route = self._route(exchange, principal, received)
-        request = _bounded(exchange.endpoint, received.request, route.model, principal.policy)
+        request = bounded(exchange.endpoint, received.request, route.model, principal.policy)
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
         call = await self._call(exchange, principal, request, received)
         await self._admit(exchange, principal.policy, route, call, received.body)
@@ -415,49 +415,6 @@ class _Attempts:
         self._metrics.attempts.labels(
             step.deployment.provider, exchange.endpoint.value, reason
         ).inc()
-
-
-#: Operations that generate, and whose output must be bounded.
-_GENERATING = frozenset(
-    {Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.MESSAGES, Endpoint.RESPONSES}
-)
-
-
-def _bounded(endpoint: Endpoint, request: Request, model: Model, policy: Policy) -> Request:
-    """The request with a bound on its output: its own if it has one and it fits, else a default.
-
-    Raises:
-        GatewayError: no bound and no default, or a bound beyond the context length or beyond what
-            the caller may ask for.
-    """
-    if endpoint not in _GENERATING:
-        return request
-    largest = policy.max_output_tokens
-    if request.max_tokens is None:
-        default = model.default_max_tokens or policy.default_max_tokens or largest
-        if default is None:
-            raise GatewayError.invalid(
-                "`max_tokens` (or `max_completion_tokens`) is required.",
-                "max_tokens",
-                "missing_required_parameter",
-            )
-        # A default must not push a long prompt over the edge that it would fit under by itself.
-        room = model.context_length - request.prompt_characters // 2
-        return request.bounded(max(1, min(default, room, largest or default)))
-    if request.max_tokens > model.context_length:
-        raise GatewayError.invalid(
-            f"`max_tokens` is {request.max_tokens}, and the context length of"
-            f" `{model.name}` is {model.context_length} tokens.",
-            "max_tokens",
-            "context_length_exceeded",
-        )
-    if largest is not None and request.max_tokens > largest:
-        raise GatewayError.invalid(
-            f"`max_tokens` is {request.max_tokens}, and this key may ask for {largest} at most.",
-            "max_tokens",
-            "invalid_value",
-        )
-    return request
 
 
 def _limit_headers(exchange: Exchange, accounts: Sequence[Account]) -> list[tuple[bytes, bytes]]:

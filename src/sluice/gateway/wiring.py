@@ -30,6 +30,7 @@ from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing, KeySync, TokenRing
 from sluice.gateway.conversations import Conversations
 from sluice.gateway.engine_options import simulator_config
+from sluice.gateway.environment import Environment
 from sluice.gateway.idempotency.assembly import Idempotency, create_idempotency
 from sluice.gateway.key_files import KeyFiles
 from sluice.gateway.lifeline import Lifelines
@@ -62,7 +63,6 @@ from sluice.gateway.settings import (
     AnthropicProvider,
     Config,
     ConfigError,
-    Environment,
     ModelSettings,
     OpenAIProvider,
     Provider,

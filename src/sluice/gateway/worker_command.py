@@ -39,8 +39,9 @@ from sluice.backends.worker.restarts import RestartPolicy
 from sluice.backends.worker.vitals import Patience
 from sluice.backends.worker.watch import WatchConfig
 from sluice.backends.worker.worker import ExitCode, StopRequest, Worker, WorkerConfig
+from sluice.gateway.environment import AdminAccess, Environment
 from sluice.gateway.logs import configure_logs
-from sluice.gateway.settings import AdminAccess, ConfigError, Environment
+from sluice.gateway.settings import ConfigError
 
 #: vLLM's server, in the environment that the worker itself runs in.
 OWN_VLLM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")

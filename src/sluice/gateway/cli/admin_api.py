@@ -11,8 +11,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from sluice.gateway.environment import AdminAccess, Environment
 from sluice.gateway.operations import CommandError
-from sluice.gateway.settings import AdminAccess, Environment
 
 _PAGE = 1000
 
