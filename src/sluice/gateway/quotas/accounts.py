@@ -86,7 +86,7 @@ class Pace:
         if not self.hot:
             return NO_WISH
         requests, tokens, nano_usd = (int(rate * LEASE_SECONDS * 1.25) for rate in self._rates)
-        return Wish(requests, tokens, max(2, requests // 4), nano_usd)
+        return Wish(requests, tokens, max(2, requests // 32), nano_usd)
 
 
 class Pot:
@@ -214,13 +214,12 @@ class Account:
         """Whether what was taken ahead covers a need."""
         if not self.leasing:
             return not self.limited
-        if self.rpm >= 0 or self.tpm >= 0:
-            if now >= self.ahead_until:
-                return False
-            if self.rpm >= 0 and self.ahead_requests < 1:
-                return False
-            if self.tpm >= 0 and self.ahead_tokens < need.tokens:
-                return False
+        if now >= self.ahead_until:
+            return False
+        if self.rpm >= 0 and self.ahead_requests < 1:
+            return False
+        if self.tpm >= 0 and self.ahead_tokens < need.tokens:
+            return False
         if self.most >= 0 and self.ahead_slots < 1:
             return False
         return all(pot.limit < 0 or pot.ahead >= need.nano_usd for pot in self.pots)
@@ -302,37 +301,43 @@ class Account:
             self.shift(self.ahead_window, -self.ahead_requests, -self.ahead_tokens)
             self.ahead_requests = self.ahead_tokens = 0
 
-    def message(self, now: float, may_lease: bool) -> list[Any]:
-        """The positions as the script takes them."""
+    def message(self, now: float, may_lease: bool, keeps: bool) -> list[Any]:
+        """The positions as the script takes them.
+
+        Args:
+            may_lease: capacity may be taken ahead.
+            keeps: what was taken ahead may be kept if it is fresh. Otherwise all of it goes back
+                and what is ample now is taken anew, so that no more is ever kept from others than
+                a part of what is left.
+        """
         wish = self.pace.wish(now) if may_lease else NO_WISH
-        keeps = self.leasing and wish.requests > 0 and now < self.ahead_until - LEASE_SECONDS / 4
-        if not keeps:
-            self.give_back_rates()
+        if keeps and self.leasing and wish.requests and now < self.ahead_until - LEASE_SECONDS / 4:
+            wish = NO_WISH
+        else:
+            leasing = self.leasing
+            self.give_back()
+            self.leasing = leasing  # what ends meanwhile comes back to what is taken ahead
         shifts = [
             number
             for window, (requests, tokens) in self.shifts.items()
             for number in (window, requests, tokens)
         ]
         self.shifts = {}
-        self.ahead_slots = min(self.ahead_slots, 2 * wish.slots)
-        budgets = []
-        for pot in self.all_pots:
-            pot.ahead = min(pot.ahead, 2 * wish.nano_usd)
-            budgets.append(
-                (
-                    pot.key,
-                    pot.limit,
-                    pot.alert,
-                    pot.spent,
-                    pot.held + pot.ahead,
-                    max(0, wish.nano_usd - pot.ahead),
-                    pot.start_ms,
-                    pot.end_ms,
-                )
+        budgets = [
+            (
+                pot.key,
+                pot.limit,
+                pot.alert,
+                pot.spent,
+                pot.held + pot.ahead,
+                wish.nano_usd,
+                pot.start_ms,
+                pot.end_ms,
             )
+            for pot in self.all_pots
+        ]
         self.old_pots = [pot for pot in self.old_pots if pot.held]
-        more_slots = max(0, wish.slots - self.ahead_slots)
-        ahead = (0, 0, more_slots) if keeps else (wish.requests, wish.tokens, more_slots)
+        ahead = (wish.requests, wish.tokens, wish.slots)
         slots = self.slots + self.ahead_slots
         return [self.key, self.rpm, self.tpm, self.most, slots, shifts, ahead, budgets]
 
@@ -346,8 +351,9 @@ class Account:
         """
         requests, tokens, self.in_progress, more, more_tokens, slots, self.window, budgets = told
         self.ahead_slots += slots
-        if more or more_tokens:
-            self.ahead_requests, self.ahead_tokens = more, more_tokens
+        if more or more_tokens or slots or any(ahead for _, _, ahead, _ in budgets):
+            self.ahead_requests += more
+            self.ahead_tokens += more_tokens
             self.ahead_window, self.ahead_until = self.window, asked_at + LEASE_SECONDS
         self.remaining_requests = max(0, self.rpm - requests + self.ahead_requests)
         self.remaining_tokens = max(0, self.tpm - tokens + self.ahead_tokens)

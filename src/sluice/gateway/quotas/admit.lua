@@ -204,12 +204,11 @@ local function take(request, states)
     end
 end
 
--- Ahead of need, from what is ample only: near any limit every request is counted by itself.
--- Negative: there is a limit, and it is near.
+-- Ahead of need, from what is ample only: near any limit every request is counted by itself, so that
+-- nobody is refused for what another merely keeps. Negative: there is a limit, and it is near.
 local function ample(wish, limit, sum)
     if limit < 0 or wish <= 0 then return 0 end
-    local room = math.floor((limit - sum) / 8)
-    return room > 0 and math.min(wish, room) or -1
+    return (limit - sum) >= 8 * wish and wish or -1
 end
 
 local function lease(scope)

@@ -265,10 +265,13 @@ class Counters:
     def _prepare(self) -> _Flight:
         asked, self._gathering = self._gathering, []
         accounts, self._dirty = self._dirty, {}
+        now = self._clock()
+        short: set[int] = set()
         for each in asked:
             for account in each.accounts:
                 accounts[account.key] = account
-        now = self._clock()
+                if not account.covers(each.need, now):
+                    short.add(id(account))
         numbers: dict[int, int] = {}
         listed: list[Account] = []
         pots: list[list[Pot]] = []
@@ -277,7 +280,7 @@ class Counters:
             listed.append(account)
             numbers[id(account)] = len(listed)
             pots.append(account.all_pots)
-            scopes.append(account.message(now, self._leases))
+            scopes.append(account.message(now, self._leases, id(account) not in short))
         requests = [
             [each.need.tokens, each.need.nano_usd, *(numbers[id(a)] for a in each.accounts)]
             for each in asked
