@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines up test test-fast lint audit compat bench lock clean
+.PHONY: help setup engines up test test-pool test-fast lint audit compat bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,8 +25,11 @@ engines: $(STAMP) ## install the real upstreams of the tests: vLLM for CPUs, llm
 up: setup ## run everything on this machine: gateway, billing, Postgres, Valkey
 	exec $(BIN)/sluice up $(ARGS)
 
-test: lint engines ## all tests, the real vLLM included
-	$(BIN)/pytest
+test: lint engines ## all tests, the real vLLM included; the long drills of pools are test-pool's
+	$(BIN)/pytest -m "not pool"
+
+test-pool: setup engines ## a pool of several real vLLM engines: kills, hangs, drains, cache hits
+	$(BIN)/pytest -m pool
 
 test-fast: setup ## the tests that need no engine and little time
 	$(BIN)/pytest -m "not vllm and not katan and not slow"

@@ -1,8 +1,48 @@
 """Fixtures for all tests come from plugins, by subject."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
 pytest_plugins = [
     "tests.servers",
     "tests.engines.fixtures",
     "tests.harness.fixtures",
     "tests.harness.secured",
 ]
+
+#: Files and folders whose tests take more than a few seconds together, besides those that say so
+#: themselves.
+SLOW = (
+    "backends/worker",
+    "faults",
+    "gateway/quotas/test_budget_changes.py",
+    "gateway/quotas/test_exits.py",
+    "gateway/registry/test_served.py",
+    "gateway/test_admin_concurrency.py",
+    "gateway/test_admin_records.py",
+    "gateway/test_admin_roles.py",
+    "gateway/test_cases_billing.py",
+    "gateway/test_cases_cancellation.py",
+    "gateway/test_cases_streaming.py",
+    "gateway/test_idempotency_tapes.py",
+    "gateway/test_openapi.py",
+    "gateway/test_idempotency.py",
+    "gateway/test_idempotency_lifetimes.py",
+    "gateway/test_oidc.py",
+    "gateway/test_security_http.py",
+    "gateway/test_security_prefix_cache.py",
+    "gateway/test_security_secrets.py",
+    "router/pool/test_live_gateway.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them."""
+    here = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(here).as_posix()
+        if path.startswith(SLOW):
+            item.add_marker(pytest.mark.slow)

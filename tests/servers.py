@@ -149,7 +149,7 @@ async def database(postgres: RunningServer) -> AsyncIterator[str]:
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[RunningServer]:
     """The Valkey server of the session; not to be stopped. Tests share its keys."""
-    with running(EmbeddedValkey) as server:
+    with running(EmbeddedValkey, ("--databases", "64")) as server:
         yield server
 
 

@@ -36,7 +36,7 @@ from tests.harness.polling import eventually, eventually_async
 from tests.harness.upstream import Call, Upstream
 from tests.servers import RunningServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.pool]
 
 CONVERSATIONS = 30
 TURNS = 6

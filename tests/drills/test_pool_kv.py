@@ -13,7 +13,7 @@ from tests.engines.vllm_engine import VllmEngine
 from tests.harness.fixtures import StartGateway
 from tests.harness.polling import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.pool]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from tests.harness.gateway import Process, free_port, sluice
 from tests.harness.polling import eventually_async
 from tests.servers import RunningServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.vllm]
+pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.pool]
 
 #: As the tests' other engines; see there.
 ENVIRONMENT = {

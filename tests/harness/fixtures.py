@@ -107,7 +107,7 @@ def new_database(postgres_url: str) -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def new_redis(valkey: RunningServer) -> Callable[[], str]:
     """Gives the URL of an empty numbered database of the session's Valkey."""
-    numbers = iter(range(1, 16))
+    numbers = iter(range(1, 64))
 
     def create() -> str:
         assert valkey.url.endswith("db=0")
