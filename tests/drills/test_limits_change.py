@@ -121,6 +121,8 @@ def test_without_redis_local_limits_hold_where_that_is_wished(start_fleet: Start
     budget = limited.key(budgets=[{"period": "month", "limit_usd": "0.0013"}])
     statuses(fleet, budget, 2)
     eventually(lambda: statuses(fleet, budget, 2) == {200: 2}, 5)
+    for gateway in fleet.gateways:  # each knows of the other
+        eventually(lambda gateway=gateway: gateway.metric("gw_limit_sharers") == 2, 5)  # type: ignore[misc]
     fleet.valkey.kill()
     answers = statuses(fleet, rate, 40)
     assert set(answers) == {200, 429}

@@ -143,6 +143,9 @@ class Metrics:
         self.waiting = self._gauge(
             "gw_usage_stream_entries", "Groups of usage events that are not in the ledger yet."
         )
+        self.sharers = self._gauge(
+            "gw_limit_sharers", "Gateway processes that share limits, when last heard."
+        )
         self.staleness = self._gauge(
             "gw_control_plane_staleness_seconds", "Age of the keys in memory."
         )

@@ -338,7 +338,9 @@ def create_gateway(
     )
     catalog = create_catalog(config)
     prices = PriceBook({m.name: m.price.price() for m in config.models if m.price is not None})
-    quotas = create_quotas(config.admission, gateway_id, pool, link, ring, metrics)
+    quotas = create_quotas(
+        config.admission, gateway_id, pool, link, ring, metrics, metrics.sharers.set
+    )
     meter = Meter(prices, gateway_id)
     idempotency = create_idempotency(config, link, recorder, meter, metrics)
     breakers = create_breakers(config, metrics)

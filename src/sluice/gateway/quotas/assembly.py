@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -47,6 +48,7 @@ def create_quotas(
     link: RedisLink,
     budgeted: Budgeted,
     observer: CountersObserver,
+    counted: Callable[[float], None],
 ) -> Quotas:
     """What keeps limits; nothing runs until `start`."""
     counters = Counters(link, gateway_id, observer, leases=given.mode == "leased")
@@ -68,6 +70,7 @@ def create_quotas(
         gateway_id,
         heard_time=counters.set_time,
         unknown_here=told_nothing,
+        counted=counted,
         lease_seconds=given.lease_seconds,
     )
     local = LocalLimits(lambda: presence.processes)

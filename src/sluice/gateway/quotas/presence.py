@@ -33,6 +33,7 @@ class Presence:
         *,
         heard_time: Callable[[float, float], None],
         unknown_here: Callable[[], None],
+        counted: Callable[[float], None] = lambda processes: None,
         lease_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -43,12 +44,14 @@ class Presence:
             for.
         unknown_here: Redis did not know this process: it was taken for dead, or Redis has lost
             its data.
+        counted: is told the number of processes alive.
         lease_seconds: a process that is silent for longer is taken for dead.
         """
         self._link = link
         self._process = process
         self._heard_time = heard_time
         self._unknown_here = unknown_here
+        self._counted = counted
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._beat_script, self._reap_script = Script("beat.lua"), Script("reap.lua")
@@ -94,6 +97,7 @@ class Presence:
         us, added, alive, dead = await self._beat_script.run(self._link, self._process, lease_ms)
         self._heard_time(us / 1000, asked_at)
         self.processes = max(1, alive)
+        self._counted(self.processes)
         if added and self._known:
             self._unknown_here()
         self._known = True
