@@ -159,6 +159,7 @@ class Account:
         ahead_window, ahead_until: the sub-window that rates were taken ahead from, and until when
             they may be used, seconds on the monotonic clock.
         shifts: by sub-window, requests and tokens to add; below zero to give back.
+        limited: anything may be refused; alerts alone refuse nothing.
         leasing: capacity is taken ahead.
         remaining_requests, remaining_tokens: of the minute, as far as known.
         in_progress: requests in progress at all processes, when last heard.
@@ -182,6 +183,7 @@ class Account:
     ahead_window: int = 0
     ahead_until: float = 0.0
     shifts: dict[int, list[int]] = field(default_factory=dict)
+    limited: bool = False
     leasing: bool = False
     remaining_requests: int = 0
     remaining_tokens: int = 0
@@ -194,11 +196,6 @@ class Account:
         account = cls(f"sluice:q:s:{scope.level}:{scope.id}", scope, spend)
         account._adopt(scope, now_ms)
         return account
-
-    @property
-    def limited(self) -> bool:
-        """Whether anything may be refused; alerts alone refuse nothing."""
-        return max(self.rpm, self.tpm, self.most) >= 0 or any(pot.limit >= 0 for pot in self.pots)
 
     def follow(self, scope: Scope, now_ms: float) -> None:
         """Take over the scope's present limits, and the periods of the present time."""
@@ -289,17 +286,13 @@ class Account:
 
     def give_back(self) -> None:
         """Return what was taken ahead when positions are told next."""
-        self.give_back_rates()
-        self.ahead_slots = 0
-        for pot in (*self.pots, *self.old_pots):
-            pot.ahead = 0
-        self.leasing = False
-
-    def give_back_rates(self) -> None:
-        """The same for rates, which are taken for a moment only."""
         if self.ahead_requests or self.ahead_tokens:
             self.shift(self.ahead_window, -self.ahead_requests, -self.ahead_tokens)
             self.ahead_requests = self.ahead_tokens = 0
+        self.ahead_slots = 0
+        for pot in self.all_pots:
+            pot.ahead = 0
+        self.leasing = False
 
     def message(self, now: float, may_lease: bool, keeps: bool) -> list[Any]:
         """The positions as the script takes them.
@@ -411,4 +404,7 @@ class Account:
             kept.append(pot)
         self.old_pots = [pot for pot in self.all_pots if pot not in kept]
         self.pots = kept
+        self.limited = max(self.rpm, self.tpm, self.most) >= 0 or any(
+            pot.limit >= 0 for pot in kept
+        )
         self.pots_until = min((pot.end_ms for pot in kept), default=_FOREVER)

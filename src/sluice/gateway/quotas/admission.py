@@ -147,11 +147,11 @@ class Admission:
             return
         time_ms = time_us // 1000
         self._spend.add(policy.scopes, time_ms, nano_usd)
-        for scope in policy.scopes:
-            account = self._accounts.get((scope.level, scope.id))
-            if account is not None and account.pots:
-                account.charge(time_ms, nano_usd)
-                self._counters.tell((account,), at_once=False)
+        known = (self._accounts.get((scope.level, scope.id)) for scope in policy.scopes)
+        budgeted = [account for account in known if account is not None and account.pots]
+        for account in budgeted:
+            account.charge(time_ms, nano_usd)
+        self._counters.tell(budgeted, at_once=False)
 
     def settle(self, reservation: Reservation, tokens: int, nano_usd: int) -> None:
         """What a request used takes the place of what it was let in with. Harmless when repeated.
