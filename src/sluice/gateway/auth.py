@@ -8,23 +8,18 @@ While Postgres is away the ring serves what it knows, and says how old that is.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import structlog
-
-from sluice.billing.ledger import DATABASE_ERRORS
+from sluice.gateway.database_poll import DatabasePoll
 from sluice.gateway.secrets import key_hash
 from sluice.gateway.tenancy.changes import Changes, KeyChange, TokenChange
 from sluice.gateway.tenancy.limits import NO_POLICY, Policy, Scope
 from sluice.gateway.tenancy.roles import Administrator
 
 POLL_SECONDS = 0.25
-
-_log = structlog.get_logger("sluice.auth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +190,11 @@ class KeySync:
         self._ring = ring
         self._tokens = tokens
         self._changes = changes
-        self._observe_staleness = observe_staleness
-        self._poll_seconds = poll_seconds
         self._clock = clock
         self._fresh_at = clock()
-        self._task: asyncio.Task[None] | None = None
+        self._poll = DatabasePoll(
+            "keys", self._refresh, poll_seconds, lambda: observe_staleness(self.staleness)
+        )
 
     @property
     def staleness(self) -> float:
@@ -212,31 +207,14 @@ class KeySync:
         Raises:
             asyncpg.PostgresError, OSError: the database can't be read.
         """
-        await self._refresh()
-        self._task = asyncio.create_task(self._poll(), name="key-sync")
+        await self._poll.start()
 
     async def stop(self) -> None:
         """End the poll."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._poll.stop()
 
     async def _refresh(self) -> None:
         asked_at = self._clock()
         self._ring.apply(await self._changes.keys(self._ring.revision))
         self._tokens.apply(await self._changes.tokens(self._tokens.revision))
         self._fresh_at = asked_at
-
-    async def _poll(self) -> None:
-        away = False
-        while True:
-            await asyncio.sleep(self._poll_seconds)
-            try:
-                async with asyncio.timeout(5):
-                    await self._refresh()
-                away = False
-            except DATABASE_ERRORS as error:
-                if not away:
-                    _log.warning("keys can't be refreshed", error=type(error).__name__)
-                away = True
-            self._observe_staleness(self.staleness)

@@ -3,13 +3,12 @@ second. While Postgres is away the catalogue stays as it was."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from uuid import UUID
 
 import structlog
 
-from sluice.billing.ledger import DATABASE_ERRORS
+from sluice.gateway.database_poll import DatabasePoll
 from sluice.gateway.registry.merge import merge
 from sluice.gateway.registry.prices import PriceBook
 from sluice.gateway.registry.versions import ModelVersion
@@ -46,11 +45,10 @@ class RegistrySync:
         self._prices = prices
         self._pools = pools
         self._on_change = on_change
-        self._poll_seconds = poll_seconds
         self._versions: dict[UUID, ModelVersion] = {}
         self._revision = 0
         self._problems: tuple[str, ...] = ()
-        self._task: asyncio.Task[None] | None = None
+        self._poll = DatabasePoll("registry", self.refresh, poll_seconds)
 
     async def start(self) -> None:
         """Load everything, then go on in the background.
@@ -58,14 +56,11 @@ class RegistrySync:
         Raises:
             asyncpg.PostgresError, OSError: the database can't be read.
         """
-        await self.refresh()
-        self._task = asyncio.create_task(self._poll(), name="registry-sync")
+        await self._poll.start()
 
     async def stop(self) -> None:
         """End the poll."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._poll.stop()
 
     async def refresh(self) -> None:
         """Look once.
@@ -88,16 +83,3 @@ class RegistrySync:
                 _log.warning("model not served", problem=problem)
         self._problems = merged.problems
         _log.info("catalogue changed", models=len(merged.models), revision=self._revision)
-
-    async def _poll(self) -> None:
-        away = False
-        while True:
-            await asyncio.sleep(self._poll_seconds)
-            try:
-                async with asyncio.timeout(5):
-                    await self.refresh()
-                away = False
-            except DATABASE_ERRORS as error:
-                if not away:
-                    _log.warning("registry can't be read", error=type(error).__name__)
-                away = True
