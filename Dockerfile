@@ -11,15 +11,17 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     && /app/bin/pip check
 
 FROM python:3.11-slim
-# A new named volume takes over this directory with its owner, so the spool is writable without root.
+# A new named volume takes over its directory with its owner, so that both are writable without root.
 RUN groupadd --system --gid 10001 sluice \
     && useradd --system --uid 10001 --gid sluice --home-dir /var/lib/sluice --no-create-home sluice \
-    && install --directory --owner sluice --group sluice /var/lib/sluice /var/lib/sluice/spool
+    && install --directory --owner sluice --group sluice /var/lib/sluice /var/lib/sluice/spool \
+        /var/lib/sluice/files
 COPY --from=build /app /app
 ENV PATH=/app/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    SLUICE_SPOOL_DIR=/var/lib/sluice/spool
+    SLUICE_SPOOL_DIR=/var/lib/sluice/spool \
+    SLUICE_FILES_DIR=/var/lib/sluice/files
 WORKDIR /var/lib/sluice
 USER sluice
 EXPOSE 8080

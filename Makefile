@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines up test test-pool test-fast lint audit compat bench lock clean
+.PHONY: help setup engines up test test-pool test-fast lint audit compat bench bench-loop bench-routing lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,12 @@ compat: setup ## third-party clients, unmodified, against a gateway (COMPAT_DIR 
 
 bench: setup ## the paired benchmark against the peers; writes bench/results.md
 	$(BIN)/python -m bench $(ARGS)
+
+bench-loop: setup ## whether `auto` learns what it promises (ROUTING_DATA holds the prompts)
+	$(BIN)/python -m bench.auto_loop $(ARGS)
+
+bench-routing: setup ## what the scorer of `auto` is worth; ROUTING_DATA holds the outcomes
+	$(BIN)/python -m bench.routing $(ARGS)
 
 lock: ## refresh the pinned versions in requirements/
 	bash requirements/lock.sh "$(PYTHON)"

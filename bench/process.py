@@ -60,9 +60,19 @@ class Server:
             time.sleep(0.1)
         raise BenchError(f"{self.name} did not answer in {seconds:.0f} s:\n{self._last_lines()}")
 
+    @property
+    def pid(self) -> int:
+        """Of the server itself."""
+        return self._process.pid
+
     def resident_bytes(self) -> int:
         """Resident memory of the server and its children."""
         return resident_bytes(self._process.pid)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the server itself until now."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def check_alive(self) -> None:
         """Fail if the server has ended by itself."""

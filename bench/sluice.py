@@ -74,6 +74,7 @@ class State:
             "SLUICE_DATABASE_URL": postgres.url,
             "SLUICE_REDIS_URL": valkey.url,
             "SLUICE_SPOOL_DIR": str(home / "spool"),
+            "SLUICE_FILES_DIR": str(home / "files"),
             "SLUICE_ADMIN_KEY": _ADMIN_KEY,
             "SLUICE_BOOTSTRAP_KEY": _KEY,
             "BENCH_KEY": _KEY,
@@ -230,6 +231,24 @@ class Sluice(Subject):
         return requests, errors
 
 
+class SluiceAuto(Sluice):
+    """The same gateway, asked for a model by name and for `auto`, which chooses one of two."""
+
+    name = "sluice-auto"
+    lanes = 2
+    holds = False
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the gateway until now."""
+        return self._servers[0].cpu_seconds()
+
+    def _open_lanes(self, upstream: str) -> list[Lane]:
+        return [
+            Lane(BY_NAME, Endpoint(self._base, "bench-vllm", _KEY)),
+            Lane(BY_AUTO, Endpoint(self._base, "auto", _KEY)),
+        ]
+
+
 class SluiceLimits(Sluice):
     """The same gateway without limits, and with every limit at every level: capacity taken ahead,
     and every request asked for."""
@@ -269,6 +288,8 @@ class SluiceLimits(Sluice):
         return key
 
 
+BY_NAME = "Sluice, a model by name"
+BY_AUTO = "Sluice, auto"
 UNLIMITED = "Sluice, no limits"
 LEASED = "Sluice, limits, leased"
 EXACT = "Sluice, limits, exact"
@@ -293,6 +314,14 @@ def _config(upstream: str) -> dict[str, object]:
             _model("bench-openai", "oai"),
             _model("bench-anthropic", "ant"),
         ],
+        "routing": {
+            "auto": {
+                "tiers": [
+                    {"name": "economy", "models": {"bench-vllm": 1}},
+                    {"name": "quality", "models": {"bench-openai": 1}, "share": 0.3},
+                ]
+            }
+        },
     }
 
 

@@ -124,3 +124,16 @@ def test_anything_finer_or_below_zero_is_no_price(text: str) -> None:
 @given(nano=st.integers(min_value=0, max_value=10**15))
 def test_shown_usd_are_exact_up_to_a_million(nano: int) -> None:
     assert round(Decimal(repr(usd(nano))) * 10**9) == nano
+
+
+def test_batch_requests_cost_their_share_rounded_once() -> None:
+    half = price("3", "15", None, None, "0.5")
+    assert half.cost(Usage(10, output_tokens=3), batch=True) == (30_000 + 45_000) // 2
+    assert half.cost(Usage(10, output_tokens=3)) == 75_000
+    assert Price(input=3 * 10**6, batch_share=half.batch_share).cost(Usage(1), batch=True) == 2
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.1"])
+def test_a_batch_share_is_a_part(share: str) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        price("3", "15", None, None, share)

@@ -168,6 +168,19 @@ async def test_a_day_is_the_sum_of_its_parts(pool: asyncpg.Pool) -> None:
     assert sum(part.cost_nano_usd for part in day.by_model) == 36
 
 
+async def test_a_day_has_its_tiers(pool: asyncpg.Pool) -> None:
+    tiers = ("batch", "interactive", "batch")
+    events = [
+        usage_event(tier=tier, cost_nano_usd=5, model_used=str(n)) for n, tier in enumerate(tiers)
+    ]
+    await Ledger(pool).store(events)
+    day = await UsageReports(pool).daily(TEAM, DAY)
+    assert [(part.tier, part.requests, part.cost_nano_usd) for part in day.by_tier] == [
+        ("batch", 2, 10),
+        ("interactive", 1, 5),
+    ]
+
+
 async def test_an_empty_day_is_zeros(pool: asyncpg.Pool) -> None:
     day = await UsageReports(pool).daily(TEAM, date(1999, 1, 1))
     assert (day.requests, day.by_model, day.cost_usd) == (0, [], 0.0)

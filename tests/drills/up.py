@@ -22,6 +22,7 @@ PARTS = {
     "valkey": "valkey-server",
     "billing": "-m sluice billing",
     "gateway": "-m sluice serve",
+    "batch": "-m sluice batch",
 }
 
 

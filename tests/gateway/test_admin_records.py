@@ -17,6 +17,9 @@ LIMITS: dict[str, Any] = {
     "requests_per_minute": 60,
     "tokens_per_minute": 100_000,
     "max_concurrent": 0,
+    "batch_requests_per_minute": 61,
+    "batch_tokens_per_minute": 200_000,
+    "batch_max_concurrent": 1,
     "budgets": [
         {"period": "month", "limit_usd": "500.10", "alert_usd": "400"},
         {"period": "day", "alert_usd": "0.000001"},
@@ -25,8 +28,10 @@ LIMITS: dict[str, Any] = {
     "allowed_endpoints": ["chat/completions", "embeddings"],
     "default_max_tokens": 100,
     "max_output_tokens": 1000,
+    "max_stored_bytes": 10**12,
     "priority": "high",
     "isolate_prefix_cache": True,
+    "keep_prompts": True,
 }
 NO_LIMITS: dict[str, Any] = {
     name: [] if name == "budgets" else None for name in Limits.__struct_fields__
@@ -103,6 +108,7 @@ WRONG_LIMITS: list[tuple[str, Any, str]] = [
     ("tokens_per_minute", 2**31, "tokens_per_minute"),
     ("tokens_per_minute", 10**30, "tokens_per_minute"),
     ("max_concurrent", True, "max_concurrent"),
+    ("batch_tokens_per_minute", -1, "batch_tokens_per_minute"),
     ("max_concurrent", [1], "max_concurrent"),
     ("default_max_tokens", 0, "default_max_tokens"),
     ("max_output_tokens", 0, "max_output_tokens"),
@@ -111,8 +117,10 @@ WRONG_LIMITS: list[tuple[str, Any, str]] = [
     ("allowed_models", ["a", "b\0"], "allowed_models[1]"),
     ("allowed_models", ["a b"], "allowed_models[0]"),
     ("allowed_endpoints", ["files"], "allowed_endpoints[0]"),
+    ("max_stored_bytes", 2**53 + 1, "max_stored_bytes"),
     ("priority", "urgent", "priority"),
     ("isolate_prefix_cache", "yes", "isolate_prefix_cache"),
+    ("keep_prompts", 1, "keep_prompts"),
     ("budgets", {}, "budgets"),
     ("budgets", [{"period": "year", "limit_usd": "1"}], "budgets[0].period"),
     ("budgets", [{"period": "day"}], "budgets[0]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any, NamedTuple
 
@@ -56,6 +57,10 @@ class Case(NamedTuple):
 #: Of a pool that nobody has.
 NO_POOL = frozenset({404})
 REPLICA = "/admin/pools/{name}/replicas/{replica}"
+ROUTING = "/admin/routing/{alias}"
+#: Of an alias that has none.
+NO_MODEL = frozenset({404})
+SCORING = "/admin/routing/{alias}/models"
 
 CASES = [
     Case("GET", "/admin/organisations", "organisations:read", "", None),
@@ -119,6 +124,28 @@ CASES = [
             ("POST", f"{REPLICA}/undrain", "write"),
         )
     ),
+    *(
+        Case(method, f"{SCORING}{more}", f"routing:{verb}", "", "installation", None, 403, statuses)
+        for method, more, verb, statuses in (
+            ("GET", "", "read", frozenset({200})),
+            ("POST", "", "write", frozenset({400})),  # without a file
+            ("GET", "/{version}", "read", NO_MODEL),
+            ("POST", "/{version}/promote", "write", NO_MODEL),
+            ("POST", "/rollback", "write", NO_MODEL),
+        )
+    ),
+    Case("GET", "/admin/routing", "routing:read", "", None),
+    *(
+        Case(method, f"{ROUTING}{more}", f"routing:{verb}", "routing", place, None, outside)
+        for method, more, verb in (
+            ("GET", "", "read"),
+            ("PUT", "", "write"),
+            ("DELETE", "", "write"),
+            ("GET", "/versions", "read"),
+            ("POST", "/rollback", "write"),
+        )
+        for place, outside in (("installation", 403), ("team", 404), ("foreign", 404))
+    ),
     Case("GET", "/admin/audit", "audit:read", "", None),
 ]
 
@@ -145,7 +172,9 @@ class World:
         """The status of a call about a thing that is made for it."""
         if case.route.startswith("/admin/models"):
             return self._call_models(case, role)
-        path, body = case.route, {}
+        if case.path == "routing":
+            return self._call_routing(case, role)
+        path, body = case.route.replace("{version}", "1"), {}
         if case.path:
             thing = self._thing(case)
             for name in ("organisation", "team", "key_id", "token_id"):
@@ -171,6 +200,24 @@ class World:
         if path.endswith("/promote"):  # another test wants its pool
             self.owner.post(path.replace("/promote", "/retire"))
         return status
+
+    def _call_routing(self, case: Case, role: str) -> int:
+        path, team = f"/admin/routing/{unique('auto')}", ""
+        if case.place != "installation":
+            team = f"?team={(self.own if case.place == 'team' else self.team('foreign'))['id']}"
+        document = {
+            "auto": {
+                "tiers": [
+                    {"name": "low", "models": {"simulated": 1}},
+                    {"name": "high", "models": {"slow": 1}, "share": 0.5},
+                ]
+            }
+        }
+        made = self.owner.ask("PUT", path + team, document)
+        assert made.status_code == 200, made.text
+        path += case.route.removeprefix(ROUTING) + team
+        body = document if case.method == "PUT" else None
+        return self.callers[role].ask(case.method, path, body).status_code
 
     def team(self, place: str) -> Record:
         organisation = self.foreign if place == "foreign" else self.organisation
@@ -246,7 +293,7 @@ def handlers() -> list[HTTPRouteHandler]:
     with warnings.catch_warnings():  # of how the handlers declare their parameters
         warnings.simplefilter("ignore", DeprecationWarning)
         nothing: Any = None
-        router = admin_router(nothing, Access(KeyRing()), Configured((), ()), nothing)
+        router = admin_router(nothing, Access(KeyRing()), Configured((), ()), nothing, nothing)
         every = [each for route in router.routes for each in route.route_handlers]  # type: ignore[union-attr]
     return [handler for handler in every if handler.http_methods != {"OPTIONS"}]
 
@@ -255,7 +302,7 @@ def test_every_route_names_its_permission_and_is_tried() -> None:
     for handler in handlers():
         assert handler.opt["permission"] in PERMISSIONS, handler
     declared = {
-        (method, path.replace(":str", ""), handler.opt["permission"])
+        (method, re.sub(r":\w+}", "}", path), handler.opt["permission"])
         for handler in handlers()
         for path in handler.paths
         for method in handler.http_methods
@@ -354,7 +401,8 @@ def test_usage_is_confined_too(world: World) -> None:
 def test_teams_keys_and_strangers_administer_nothing(gateway: Gateway) -> None:
     for handler in handlers():
         for path in handler.paths:
-            url = f"/admin{path}".replace("{", "").replace("}", "").replace(":str", "")
+            url = f"/admin{path}".replace("{version:int}", "1")
+            url = url.replace("{", "").replace("}", "").replace(":str", "")
             method = next(iter(handler.http_methods))
             assert gateway.request(method, url, {}, TEAM_KEY).status_code == 403
             assert gateway.request(method, url, {}, "sk-sluice-wrong").status_code == 401

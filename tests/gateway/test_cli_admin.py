@@ -21,6 +21,12 @@ LIMIT_FLAGS = [
     "1000",
     "--max-concurrent",
     "4",
+    "--batch-requests-per-minute",
+    "61",
+    "--batch-tokens-per-minute",
+    "2000",
+    "--batch-max-concurrent",
+    "5",
     "--budget",
     "month=500:400",
     "--budget",
@@ -37,14 +43,20 @@ LIMIT_FLAGS = [
     "10",
     "--max-output-tokens",
     "100",
+    "--max-stored-bytes",
+    "5000",
     "--priority",
     "high",
     "--isolate-prefix-cache",
+    "--keep-prompts",
 ]
 LIMITS: dict[str, Any] = {
     "requests_per_minute": 60,
     "tokens_per_minute": 1000,
     "max_concurrent": 4,
+    "batch_requests_per_minute": 61,
+    "batch_tokens_per_minute": 2000,
+    "batch_max_concurrent": 5,
     "budgets": [
         {"period": "month", "limit_usd": "500", "alert_usd": "400"},
         {"period": "day", "limit_usd": "20"},
@@ -54,8 +66,10 @@ LIMITS: dict[str, Any] = {
     "allowed_endpoints": ["chat/completions"],
     "default_max_tokens": 10,
     "max_output_tokens": 100,
+    "max_stored_bytes": 5000,
     "priority": "high",
     "isolate_prefix_cache": True,
+    "keep_prompts": True,
 }
 
 

@@ -53,8 +53,10 @@ class TestTogether:
             "allowed_endpoints": list(Endpoint),
             "default_max_tokens": None,
             "max_output_tokens": None,
+            "max_stored_bytes": None,
             "priority": "normal",
             "isolate_prefix_cache": False,
+            "keep_prompts": False,
         }
 
     def test_every_budget_binds(self) -> None:

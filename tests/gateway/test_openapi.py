@@ -23,8 +23,13 @@ from sluice.gateway.auth import KeyRing
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin import admin_router
 from sluice.gateway.routes.admin.models import Configured
+from sluice.gateway.routes.batches import batches_routes
+from sluice.gateway.routes.callback_secrets import callback_secret_routes
 from sluice.gateway.routes.completions import SERVED, completion_routes
+from sluice.gateway.routes.feedback import feedback_routes
+from sluice.gateway.routes.files import file_routes
 from sluice.gateway.routes.health import health_routes
+from sluice.gateway.routes.jobs import job_routes
 from sluice.gateway.routes.limits import limit_routes
 from sluice.gateway.routes.models import model_routes
 from sluice.gateway.routes.responses import response_routes
@@ -46,12 +51,17 @@ def described_app() -> Litestar:
     return create_app(
         [
             *completion_routes(nothing),
-            *model_routes(nothing, access),
+            *model_routes(nothing, nothing, access),
             *response_routes(nothing, access),
             *token_count_routes(nothing, access),
             *limit_routes(nothing, access),
             *usage_routes(nothing, nothing, access),
-            admin_router(nothing, access, Configured((), ()), nothing),
+            *file_routes(nothing),
+            *batches_routes(nothing, nothing, nothing),
+            *job_routes(nothing, nothing, nothing, 0),
+            *feedback_routes(nothing, access),
+            *callback_secret_routes(nothing, access),
+            admin_router(nothing, access, Configured((), ()), nothing, nothing),
             *health_routes({}, frozenset(), bytes),
         ]
     )

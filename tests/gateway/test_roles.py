@@ -53,7 +53,10 @@ def test_what_each_role_may(role: Role, permission: Permission) -> None:
         "owner": True,
         "auditor": permission.endswith(":read"),
         "team_admin": permission
-        in ("teams:read", "keys:read", "keys:write", "usage:read", "audit:read"),
+        in (
+            *("teams:read", "keys:read", "keys:write", "usage:read", "audit:read"),
+            "routing:read",
+        ),
     }
     assert (verdict(one(role), permission, HOME_TEAM) == "allowed") == expected[role]
 

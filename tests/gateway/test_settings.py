@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluice.billing.prices import Price
+from sluice.gateway.batch.doors import create_storage
+from sluice.gateway.batch.settings import BatchSettings
 from sluice.gateway.config_file import default_config, load_config
 from sluice.gateway.environment import Environment
 from sluice.gateway.settings import (
@@ -268,6 +270,7 @@ class TestEnvironment:
         environment = Environment.read({})
         assert environment.database_url is None
         assert environment.spool == Path("sluice-spool")
+        assert environment.files == Path("sluice-files")
         assert environment.url == "http://127.0.0.1:8080"
         assert not environment.is_worker
         assert environment.metrics_dir is None
@@ -279,6 +282,7 @@ class TestEnvironment:
             "SLUICE_ADMIN_KEY": KEY,
             "SLUICE_BOOTSTRAP_KEY": KEY,
             "SLUICE_SPOOL_DIR": "/spool",
+            "SLUICE_FILES_DIR": "/files",
             "SLUICE_URL": "http://g/",
             "SLUICE_WORKER": "1",
             "PROMETHEUS_MULTIPROC_DIR": "/metrics",
@@ -286,6 +290,7 @@ class TestEnvironment:
         environment = Environment.read(values)
         assert (environment.database_url, environment.redis_url) == ("postgres://x", "redis://x")
         assert environment.spool == Path("/spool")
+        assert environment.files == Path("/files")
         assert environment.admin_access().url == "http://g"
         assert environment.admin_access().key == environment.bootstrap_key == KEY
         assert environment.is_worker
@@ -317,3 +322,20 @@ def test_models_may_all_be_in_the_registry(file: Path) -> None:
     without = pool.replace("vllm, replicas: ['http://pool:8000']", "simulator")
     assert "models: is empty" in fault(file, without)
     assert "models: is empty" in fault(file, f"{without}models: []\n")
+
+
+class TestStorage:
+    def test_options_that_are_credentials_are_secrets(self) -> None:
+        settings = BatchSettings(
+            storage="s3://bucket",
+            storage_options={"region": "x", "secret_access_key": "S1", "SESSION_TOKEN": "S2"},
+        )
+        assert settings.storage_secrets() == ["S1", "S2"]
+
+    def test_a_url_holds_no_credentials(self) -> None:
+        with pytest.raises(ValueError, match="storage_options"):
+            BatchSettings(storage="s3://key:secret@bucket")
+
+    def test_a_place_that_there_is_not(self) -> None:
+        with pytest.raises(ConfigError, match=r"batch\.storage: .*nonsense"):
+            create_storage(BatchSettings(storage="nonsense://x"), Path("unused"))

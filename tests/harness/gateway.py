@@ -113,6 +113,7 @@ class Gateway(Process):
             "SLUICE_ADMIN_KEY": ADMIN_KEY,
             "SLUICE_BOOTSTRAP_KEY": TEAM_KEY,
             "SLUICE_SPOOL_DIR": str(directory / f"{name}-spool"),
+            "SLUICE_FILES_DIR": str(directory / "files"),
         }
         command = sluice("serve", "--config", str(file), "--port", str(self.port), *arguments)
         super().__init__(command, env, directory / f"{name}.log")

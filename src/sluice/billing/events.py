@@ -10,6 +10,44 @@ STREAM = "sluice:usage"
 FIELD = b"events"
 
 
+class RouteDecision(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a request to an `auto` alias went where it went.
+
+    Attributes:
+        alias: that was asked for, without the word after it.
+        mode: `score`, or the word of the caller's that overrode it.
+        tier: that was decided on.
+        model: that was asked first.
+        tier_used: of the model that answered.
+        score: of the request, or the highest of its conversation.
+        scorer: the name of what scored.
+        strong_model: what would have answered without `auto`.
+        strong_cost_nano_usd: what the same tokens would have cost there.
+        threshold: the score from which on a request is the tier's; None where it has none.
+        reasons: what moved the score most.
+        features: what was scored, hashed; base64 in JSON.
+        needs: capabilities that the request needs.
+        tokens: context that it needs, estimated.
+        conversation: hash of what stands for its conversation; base64 in JSON.
+    """
+
+    alias: str
+    mode: str
+    tier: str
+    model: str
+    tier_used: str
+    score: float
+    scorer: str
+    strong_model: str
+    strong_cost_nano_usd: int = 0
+    threshold: float | None = None
+    reasons: tuple[str, ...] = ()
+    features: bytes = b""
+    needs: tuple[str, ...] = ()
+    tokens: int = 0
+    conversation: bytes = b""
+
+
 class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One request that reached an upstream.
 
@@ -32,6 +70,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         attempt_log: each call's deployment and how it went, `provider/model=reason, …`.
         estimated: tokens were counted by us.
         gateway: the process that served it.
+        decision: why it went where it went, where `auto` was asked for.
     """
 
     request_id: str
@@ -56,6 +95,7 @@ class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt_log: str = ""
     estimated: bool = False
     gateway: str = ""
+    decision: RouteDecision | None = None
 
 
 _encoder = msgspec.json.Encoder()

@@ -19,7 +19,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from sluice.billing.events import FIELD, STREAM, UsageEvent, decode_events
+from sluice.billing.events import FIELD, STREAM, RouteDecision, UsageEvent, decode_events
 
 GROUP = "ledger"
 BATCH = 512
@@ -42,7 +42,7 @@ DATABASE_ERRORS = (
 )
 
 #: What an event that can't be stored raises, here or in Postgres.
-_REFUSALS = (
+REFUSALS = (
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
     ValueError,
@@ -92,6 +92,42 @@ ON CONFLICT (team_id, date, key_id, model_used, tier) DO UPDATE SET
     cost_nano_usd = daily.cost_nano_usd + excluded.cost_nano_usd
 """
 
+# Of records that are there: it runs in their transaction, and after a repetition harmlessly.
+_INSERT_DECISIONS = """
+WITH fresh AS (
+    INSERT INTO route_decisions (
+        request_id, time, team_id, key_id, alias, mode, tier, model, model_used, tier_used, score,
+        threshold, reasons, scorer, features, needs, tokens, conversation, strong_model,
+        strong_cost_nano_usd)
+    SELECT request_id, time, team_id, key_id, alias, mode, tier, model, model_used, tier_used,
+        score, threshold, string_to_array(reasons, ' '), scorer, features,
+        string_to_array(needs, ' '), tokens, conversation, strong_model, strong_cost
+    FROM unnest(
+        $1::uuid[], $2::timestamptz[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::text[],
+        $8::text[], $9::text[], $10::text[], $11::double precision[], $12::double precision[],
+        $13::text[], $14::text[], $15::bytea[], $16::text[], $17::bigint[], $18::bytea[],
+        $19::text[], $20::bigint[]) AS given (
+            request_id, time, team_id, key_id, alias, mode, tier, model, model_used, tier_used,
+            score, threshold, reasons, scorer, features, needs, tokens, conversation,
+            strong_model, strong_cost)
+    ON CONFLICT DO NOTHING
+    RETURNING *
+)
+INSERT INTO routing_daily AS daily (
+    date, team_id, alias, tier_used, model_used, requests, cost_nano_usd, strong_cost_nano_usd)
+SELECT (time AT TIME ZONE 'UTC')::date, fresh.team_id, alias, tier_used, fresh.model_used,
+    count(*), sum(cost_nano_usd), sum(strong_cost_nano_usd)
+FROM fresh JOIN usage_records AS record USING (time, request_id)
+GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+ON CONFLICT (team_id, date, alias, tier_used, model_used) DO UPDATE SET
+    requests = daily.requests + excluded.requests,
+    cost_nano_usd = daily.cost_nano_usd + excluded.cost_nano_usd,
+    strong_cost_nano_usd = daily.strong_cost_nano_usd + excluded.strong_cost_nano_usd
+"""
+
+#: Tables with a partition for each UTC day.
+_PARTITIONED = ("usage_records", "route_decisions")
+
 
 class Ledger:
     """Stores events in Postgres, creating the daily partitions as they are needed."""
@@ -115,7 +151,7 @@ class Ledger:
             return
         try:
             await self._insert(events)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             if len(events) == 1:
                 await self.reject(msgspec.json.encode(events[0]).decode(), str(error))
                 return
@@ -132,20 +168,49 @@ class Ledger:
             storable(reason),
         )
 
+    async def prepare(self, events: Sequence[UsageEvent]) -> None:
+        """See that there are the partitions that events go to: before `add`.
+
+        Raises:
+            any of `REFUSALS`: an event has no possible time.
+        """
+        await self._ensure_partitions({_time(event).date() for event in events})
+
+    async def add(self, connection: Any, events: Sequence[UsageEvent]) -> None:
+        """Store events as a part of a transaction that is under way; ids already stored are
+        ignored. What else the transaction locks, it must have locked before.
+
+        Args:
+            connection: within its transaction, which fails with what is raised here.
+            events: `prepare` has been called for them.
+
+        Raises:
+            any of `REFUSALS`: one of them can't be stored.
+        """
+        events = sorted(events, key=lambda each: each.request_id)
+        if events:
+            await connection.execute(_INSERT, *_columns([_row(event) for event in events]))
+        decided = [_decision_row(each, each.decision) for each in events if each.decision]
+        if decided:
+            await connection.execute(_INSERT_DECISIONS, *_columns(decided))
+
     async def _insert(self, events: Sequence[UsageEvent]) -> None:
-        rows = [_row(event) for event in events]
-        await self._ensure_partitions({row[1].date() for row in rows})
-        await self._pool.execute(_INSERT, *[list(column) for column in zip(*rows, strict=True)])
+        await self.prepare(events)
+        if not any(event.decision for event in events):  # one statement needs no transaction
+            await self.add(self._pool, events)
+            return
+        async with self._pool.acquire() as connection, connection.transaction():
+            await self.add(connection, events)
 
     async def _ensure_partitions(self, days: set[date]) -> None:
         for day in sorted(days - self._days):
-            name = f"usage_records_{day:%Y%m%d}"
             async with self._pool.acquire() as connection, connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(7363622)")
-                await connection.execute(
-                    f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF usage_records"
-                    f" FOR VALUES FROM ('{day} 00:00+00') TO ('{day + timedelta(days=1)} 00:00+00')"
-                )
+                for table in _PARTITIONED:
+                    await connection.execute(
+                        f"CREATE TABLE IF NOT EXISTS {table}_{day:%Y%m%d} PARTITION OF {table} FOR"
+                        f" VALUES FROM ('{day} 00:00+00') TO ('{day + timedelta(days=1)} 00:00+00')"
+                    )
             self._days.add(day)
 
 
@@ -240,10 +305,18 @@ def _entries(reply: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
     return list(reply[0][1])
 
 
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _time(event: UsageEvent) -> datetime:
+    return _EPOCH + timedelta(microseconds=event.time_us)
+
+
 def _row(event: UsageEvent) -> tuple[Any, ...]:
     return (
         event.request_id,
-        _EPOCH + timedelta(microseconds=event.time_us),
+        _time(event),
         event.team_id,
         event.key_id,
         storable(event.endpoint),
@@ -264,4 +337,29 @@ def _row(event: UsageEvent) -> tuple[Any, ...]:
         event.attempts,
         storable(event.attempt_log),
         storable(event.gateway),
+    )
+
+
+def _decision_row(event: UsageEvent, decision: RouteDecision) -> tuple[Any, ...]:
+    return (
+        event.request_id,
+        _time(event),
+        event.team_id,
+        event.key_id,
+        storable(decision.alias),
+        decision.mode,
+        storable(decision.tier),
+        storable(decision.model),
+        storable(event.model_used),
+        storable(decision.tier_used),
+        decision.score,
+        decision.threshold,
+        " ".join(map(storable, decision.reasons)),  # words without spaces
+        storable(decision.scorer),
+        decision.features,
+        " ".join(map(storable, decision.needs)),
+        decision.tokens,
+        decision.conversation,
+        storable(decision.strong_model),
+        decision.strong_cost_nano_usd,
     )

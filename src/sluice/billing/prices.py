@@ -11,6 +11,8 @@ from sluice.wire.usage import Usage
 NANO = 1_000_000_000
 _MTOK = 1_000_000
 
+_WHOLE = Fraction(1)
+
 #: Powers of ten beyond which no amount of money lies. Text such as `1E+999999999` is short, and
 #: its integer is not.
 _MAGNITUDE = 30
@@ -25,12 +27,14 @@ class Price:
         output: generated tokens.
         cached_input: prompt tokens read from a cache.
         cache_write: prompt tokens written to a cache.
+        batch_share: part of all these that a request of the batch tier costs.
     """
 
     input: int = 0
     output: int = 0
     cached_input: int = 0
     cache_write: int = 0
+    batch_share: Fraction = Fraction(1)
 
     @classmethod
     def of_usd(
@@ -39,24 +43,32 @@ class Price:
         output_per_mtok: Decimal,
         cached_input_per_mtok: Decimal | None = None,
         cache_write_per_mtok: Decimal | None = None,
+        batch_share: Decimal | None = None,
     ) -> Price:
         """From USD per million tokens; cached and written input cost what input costs unless
-        they have a price of their own.
+        they have a price of their own, and batch requests what interactive ones cost.
 
         Raises:
-            ValueError: a price is negative or finer than a nano-USD per million tokens.
+            ValueError: a price is negative or finer than a nano-USD per million tokens, or the
+                share is not between 0 and 1.
         """
+        if batch_share is not None and not 0 <= batch_share <= 1:
+            raise ValueError(f"{batch_share} must be between 0 and 1")
         return cls(
             input=nano_usd(input_per_mtok),
             output=nano_usd(output_per_mtok),
             cached_input=nano_usd(_first(cached_input_per_mtok, input_per_mtok)),
             cache_write=nano_usd(_first(cache_write_per_mtok, input_per_mtok)),
+            batch_share=Fraction(1) if batch_share is None else Fraction(batch_share),
         )
 
-    def cost(self, usage: Usage) -> int:
+    def cost(self, usage: Usage, *, batch: bool = False) -> int:
         """Nano-USD for a usage, rounded once, half up.
 
         `input_tokens` includes the cached and the written ones; each token is charged once.
+
+        Args:
+            batch: it is of the batch tier.
         """
         plain = usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
         total = (
@@ -65,7 +77,9 @@ class Price:
             + usage.cache_write_tokens * self.cache_write
             + usage.output_tokens * self.output
         )
-        return (total + _MTOK // 2) // _MTOK
+        share = self.batch_share if batch else _WHOLE
+        unit = _MTOK * share.denominator
+        return (2 * total * share.numerator + unit) // (2 * unit)
 
 
 def nano_usd(usd: Decimal) -> int:

@@ -31,6 +31,14 @@ class UsageNotDurable(Exception):
     """Neither the stream nor the spool took the event; its answer must not look finished."""
 
 
+class Charges(Protocol):
+    """Where usage events go: to a recorder, or to who stores them together with their answers."""
+
+    def submit(self, event: UsageEvent) -> asyncio.Future[None]:
+        """See `Recorder.submit`."""
+        ...
+
+
 class RecorderObserver(Protocol):
     """What the recorder tells about itself."""
 

@@ -38,12 +38,64 @@ class ModelTotals(Totals, kw_only=True):
     tier: str
 
 
+class TierTotals(Totals, kw_only=True):
+    """Sums of one tier."""
+
+    tier: str
+
+
+class RoutingTotals(msgspec.Struct, kw_only=True):
+    """Sums of the requests to an `auto` alias that one model answered.
+
+    Attributes:
+        strong_cost_nano_usd, strong_cost_usd: what the same tokens would have cost at the
+            strongest model that might have answered.
+        saved_nano_usd, saved_usd: the difference; below 0 where an outage led to a dearer one.
+    """
+
+    alias: str
+    tier: str
+    model_used: str
+    requests: int
+    cost_nano_usd: int
+    cost_usd: float
+    strong_cost_nano_usd: int
+    strong_cost_usd: float
+    saved_nano_usd: int
+    saved_usd: float
+
+
 class DailyUsage(Totals, kw_only=True):
-    """A team's day (UTC), with its parts."""
+    """A team's day (UTC), with its parts.
+
+    Attributes:
+        routing: of the requests among them that went to `auto` aliases, by alias and model.
+        saved_nano_usd, saved_usd: by `auto`, against sending all of those to the strong model.
+    """
 
     team_id: UUID
     date: date
     by_model: list[ModelTotals]
+    by_tier: list[TierTotals] = []
+    routing: list[RoutingTotals] = []
+    saved_nano_usd: int = 0
+    saved_usd: float = 0.0
+
+
+class RecordedDecision(msgspec.Struct, kw_only=True):
+    """Why a request to an `auto` alias went where it went; see `RouteDecision`."""
+
+    alias: str
+    mode: str
+    tier: str
+    model: str
+    tier_used: str
+    score: float
+    threshold: float | None
+    reasons: list[str]
+    scorer: str
+    strong_model: str
+    strong_cost_nano_usd: int
 
 
 class UsageRecord(msgspec.Struct, kw_only=True):
@@ -71,6 +123,7 @@ class UsageRecord(msgspec.Struct, kw_only=True):
     ttft_ms: float | None
     attempts: int
     attempt_log: str
+    decision: RecordedDecision | None = None
 
 
 class UsageRecords(msgspec.Struct, kw_only=True):
@@ -85,10 +138,14 @@ class InvalidCursor(ValueError):
     """A cursor that no page gave."""
 
 
+_DECISION = ", ".join(RecordedDecision.__struct_fields__)
 _COLUMNS = (
     "request_id, time, team_id, key_id, endpoint, model, model_used, deployment, tier, status,"
     " error_code, input_tokens, cached_input_tokens, cache_write_tokens, output_tokens, estimated,"
-    " cost_nano_usd, latency_us, ttft_us, attempts, attempt_log"
+    " cost_nano_usd, latency_us, ttft_us, attempts, attempt_log,"
+    f" (SELECT row_to_json(shown)::text FROM (SELECT {_DECISION} FROM route_decisions d"
+    " WHERE d.time = usage_records.time AND d.request_id = usage_records.request_id) shown)"
+    " AS decision"
 )
 _OF_ORGANISATION = "team_id IN (SELECT id FROM teams WHERE organisation_id"
 _SUMS = (
@@ -143,6 +200,22 @@ async def spent_by_gateway(
     return spent
 
 
+def _sums(parts: Sequence[ModelTotals]) -> dict[str, int]:
+    return {name: sum(getattr(part, name) for part in parts) for name in _SUMS}
+
+
+def _by_tier(parts: Sequence[ModelTotals]) -> list[TierTotals]:
+    """The parts added up, in the order of the tiers' names."""
+    tiers: dict[str, list[ModelTotals]] = {}
+    for part in parts:
+        tiers.setdefault(part.tier, []).append(part)
+    added = {tier: _sums(tiers[tier]) for tier in sorted(tiers)}
+    return [
+        TierTotals(tier=tier, cost_usd=usd(sums["cost_nano_usd"]), **sums)
+        for tier, sums in added.items()
+    ]
+
+
 class UsageReports:
     """Reads the ledger."""
 
@@ -160,10 +233,39 @@ class UsageReports:
         parts = [
             ModelTotals(**dict(row.items()), cost_usd=usd(row["cost_nano_usd"])) for row in rows
         ]
-        sums = {name: sum(getattr(part, name) for part in parts) for name in _SUMS}
+        sums = _sums(parts)
+        routing = await self._routing(team_id, day)
+        saved = sum(part.saved_nano_usd for part in routing)
         return DailyUsage(
-            team_id=team_id, date=day, by_model=parts, cost_usd=usd(sums["cost_nano_usd"]), **sums
+            team_id=team_id,
+            date=day,
+            by_model=parts,
+            by_tier=_by_tier(parts),
+            cost_usd=usd(sums["cost_nano_usd"]),
+            routing=routing,
+            saved_nano_usd=saved,
+            saved_usd=usd(saved),
+            **sums,
         )
+
+    async def _routing(self, team_id: UUID, day: date) -> list[RoutingTotals]:
+        rows = await self._pool.fetch(
+            "SELECT alias, tier_used AS tier, model_used, requests, cost_nano_usd,"
+            " strong_cost_nano_usd, strong_cost_nano_usd - cost_nano_usd AS saved_nano_usd"
+            " FROM routing_daily WHERE team_id = $1 AND date = $2"
+            " ORDER BY alias, cost_nano_usd::double precision / requests, tier, model_used",
+            team_id,
+            day,
+        )
+        return [
+            RoutingTotals(
+                **dict(row.items()),
+                cost_usd=usd(row["cost_nano_usd"]),
+                strong_cost_usd=usd(row["strong_cost_nano_usd"]),
+                saved_usd=usd(row["saved_nano_usd"]),
+            )
+            for row in rows
+        ]
 
     async def record(
         self, request_id: UUID, team_id: UUID | None, organisation_id: UUID | None = None
@@ -245,13 +347,17 @@ def _around(request_id: UUID) -> tuple[datetime, datetime]:
     return time - timedelta(minutes=1), time + timedelta(minutes=1)
 
 
+_decision = msgspec.json.Decoder(RecordedDecision)
+
+
 def _record(row: asyncpg.Record) -> UsageRecord:
     values: dict[str, Any] = dict(row.items())
-    ttft = values.pop("ttft_us")
+    ttft, decision = values.pop("ttft_us"), values.pop("decision")
     return UsageRecord(
         cost_usd=usd(values["cost_nano_usd"]),
         latency_ms=values.pop("latency_us") / 1000,
         ttft_ms=None if ttft is None else ttft / 1000,
+        decision=None if decision is None else _decision.decode(decision),
         **values,
     )
 

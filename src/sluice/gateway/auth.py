@@ -59,6 +59,7 @@ class KeyRing:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._principals: dict[bytes, Principal] = {}
+        self._by_id: dict[str, Principal] = {}
         self.revision = 0
 
     def authenticate(self, credential: str | None) -> Principal | None:
@@ -68,7 +69,13 @@ class KeyRing:
         """
         if credential is None:
             return None
-        principal = self._principals.get(key_hash(credential))
+        return self._valid(self._principals.get(key_hash(credential)))
+
+    def holder(self, key_id: str) -> Principal | None:
+        """Who has a key, by the key's id: for work that was accepted with it; None as above."""
+        return self._valid(self._by_id.get(key_id))
+
+    def _valid(self, principal: Principal | None) -> Principal | None:
         if principal is None:
             return None
         if principal.valid_until is not None and principal.valid_until <= self._clock():
@@ -78,8 +85,13 @@ class KeyRing:
     def apply(self, changes: Iterable[KeyChange]) -> None:
         """Take over changes."""
         for change in changes:
-            self._principals[change.hash] = _principal(change)
+            principal = self._principals[change.hash] = _principal(change)
+            self._by_id[principal.key_id] = principal
             self.revision = max(self.revision, change.revision)
+
+    def of_team(self, name: str) -> Principal | None:
+        """A caller of a team, by the team's name; None: it has no key."""
+        return next((each for each in self._principals.values() if each.team_name == name), None)
 
     def budgeted(self) -> list[Scope]:
         """Every level of every key that has budgets, each once."""

@@ -8,6 +8,12 @@ from typing import Any
 from sluice.gateway.intake import LET_GO_SECONDS
 from sluice.gateway.routes.completions import SERVED
 
+#: Files arrive here: what has arrived buys more time.
+_UPLOADS = frozenset({"/v1/files", "/v1/batch"})
+
+#: Slowest pace of an upload, in bytes a second.
+UPLOAD_PACE = 128 * 1024
+
 _OWN_CLOCK = frozenset(f"/v1/{endpoint.value}" for endpoint in SERVED)
 
 
@@ -23,10 +29,11 @@ class BodyClock:
         if scope["path"] in _OWN_CLOCK:
             await self._app(scope, receive, send)
         else:
-            await self._app(scope, _timed(receive, self._seconds), send)
+            pace = UPLOAD_PACE if scope["path"] in _UPLOADS else None
+            await self._app(scope, _timed(receive, self._seconds, pace), send)
 
 
-def _timed(receive: Any, seconds: float) -> Any:
+def _timed(receive: Any, seconds: float, pace: int | None) -> Any:
     due: float | None = asyncio.get_running_loop().time() + seconds
 
     async def receive_in_time() -> Any:
@@ -41,6 +48,8 @@ def _timed(receive: Any, seconds: float) -> Any:
             return {"type": "http.disconnect"}
         if not message.get("more_body", False):
             due = None
+        elif pace is not None:
+            due += len(message.get("body", b"")) / pace
         return message
 
     return receive_in_time

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from sluice.gateway.settings import Config, ConfigError
+from sluice.gateway.settings import Config, ConfigError, VLLMProvider
+from sluice.router.auto.documents import split_mode
 
 
 def load_config(path: Path | None, env: Mapping[str, str] | None = None) -> Config:
@@ -58,6 +59,7 @@ def load_config(path: Path | None, env: Mapping[str, str] | None = None) -> Conf
     except ValidationError as error:
         raise ConfigError("\n".join(_faults(error, where))) from None
     _check_references(config, where)
+    _check_routing(config, where)
     return config
 
 
@@ -130,6 +132,20 @@ def _check_references(config: Config, where: _Lines) -> None:
             raise ConfigError(
                 where.fault(("models", index, "deployments"), "no deployment has a weight above 0")
             )
+
+
+def _check_routing(config: Config, where: _Lines) -> None:
+    """Aliases are no models, and what they name is: but the registry may have it."""
+    names = {model.name for model in config.models}
+    registry = any(isinstance(each, VLLMProvider) for each in config.providers.values())
+    for alias, policy in (config.routing or {}).items():
+        if alias in names:
+            raise ConfigError(where.fault(("routing", alias), "is a model's name"))
+        if split_mode(alias)[1] is not None:
+            raise ConfigError(where.fault(("routing", alias), "must not end in one of its words"))
+        for name in policy.models():
+            if name not in names and not registry:
+                raise ConfigError(where.fault(("routing", alias), f"there is no model `{name}`"))
 
 
 class _Lines:

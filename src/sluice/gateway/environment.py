@@ -12,6 +12,13 @@ from sluice.gateway.settings import ConfigError
 
 MIN_SECRET_CHARACTERS = 32
 
+_SECRETS = (
+    "SLUICE_ADMIN_KEY",
+    "SLUICE_BOOTSTRAP_KEY",
+    "SLUICE_SALT_SECRET",
+    "SLUICE_CALLBACK_SECRET",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
@@ -30,7 +37,9 @@ class Environment:
         admin_key: bearer of the admin API; None: only admin tokens and people who signed in.
         bootstrap_key: the first team's key, verbatim; None: none is made.
         salt_secret: of the salts that keep teams' cached prefixes apart; None: the database's.
+        callback_secret: of the secrets that sign callbacks; None: the database's.
         spool: directory for usage events while Redis is away.
+        files: directory for tenants' files, where the configuration names no other place.
         url: the gateway that the administrative commands talk to.
         is_worker: this process shares its port with siblings under one supervisor.
         metrics_dir: where siblings' metrics are added up; None for a process on its own.
@@ -42,7 +51,9 @@ class Environment:
     admin_key: str | None
     bootstrap_key: str | None
     salt_secret: str | None
+    callback_secret: str | None
     spool: Path
+    files: Path
     url: str
     is_worker: bool
     metrics_dir: Path | None
@@ -70,7 +81,7 @@ class Environment:
             ConfigError: a key is too short to be a secret.
         """
         values = os.environ if env is None else env
-        for name in ("SLUICE_ADMIN_KEY", "SLUICE_BOOTSTRAP_KEY", "SLUICE_SALT_SECRET"):
+        for name in _SECRETS:
             key = values.get(name)
             if key is not None and len(key) < MIN_SECRET_CHARACTERS:
                 raise ConfigError(f"{name} must have at least {MIN_SECRET_CHARACTERS} characters")
@@ -82,7 +93,9 @@ class Environment:
             admin_key=values.get("SLUICE_ADMIN_KEY"),
             bootstrap_key=values.get("SLUICE_BOOTSTRAP_KEY"),
             salt_secret=values.get("SLUICE_SALT_SECRET"),
+            callback_secret=values.get("SLUICE_CALLBACK_SECRET"),
             spool=Path(values.get("SLUICE_SPOOL_DIR") or "sluice-spool"),
+            files=Path(values.get("SLUICE_FILES_DIR") or "sluice-files"),
             url=(values.get("SLUICE_URL") or "http://127.0.0.1:8080").rstrip("/"),
             is_worker=values.get("SLUICE_WORKER") == "1",
             metrics_dir=_path(values.get("PROMETHEUS_MULTIPROC_DIR")),

@@ -242,24 +242,26 @@ def from_limits(error: AdmissionRefused) -> GatewayError:
     refused, need = error.refused, error.need
     scope, limits = refused.account.scope, refused.account.scope.limits
     whose = f"{scope.level} `{scope.name or scope.id}`"
+    requests = "batch requests" if scope.part == "batch" else "requests"
     match refused.dimension:
         case "budget":
             return _over_budget(refused, whose)
         case "concurrency":
             seconds = min(max(refused.account.pace.hold_seconds, 0.1), PATIENCE_SECONDS)
             return _over_limit(
-                f"The {whose} may have {limits.max_concurrent} requests in progress.",
+                f"The {whose} may have {limits.max_concurrent} {requests} in progress.",
                 "concurrency_limit_exceeded",
                 seconds,
             )
         case "tokens":
             text = (
-                f"The {whose} may use {limits.tokens_per_minute} tokens a minute; this request"
+                f"The {whose} may use {limits.tokens_per_minute} tokens a minute"
+                f"{' for batch requests' if scope.part == 'batch' else ''}; this request"
                 f" may take {need.tokens}."
             )
             return _over_limit(text, "rate_limit_exceeded", refused.seconds)
         case _:
-            text = f"The {whose} may make {limits.requests_per_minute} requests a minute."
+            text = f"The {whose} may make {limits.requests_per_minute} {requests} a minute."
             return _over_limit(text, "rate_limit_exceeded", refused.seconds)
 
 

@@ -15,6 +15,7 @@ from sluice.backends.base import Endpoint, Placed
 from sluice.gateway.auth import Principal
 from sluice.gateway.lifeline import Lifeline
 from sluice.gateway.quotas.admission import Reservation
+from sluice.router.auto.router import AutoChoice
 from sluice.router.catalog import Deployment, Model, Tier
 from sluice.router.dispatch import StreamStart
 from sluice.wire.codec import StreamCodec
@@ -47,8 +48,11 @@ class Exchange:
     Attributes:
         id: UUIDv7; the response's `x-request-id` and the usage record's key.
         time_us: when it came, microseconds since the epoch.
+        principal: who asks, where that is known without a credential.
         team_id, model_used: for logs and headers, as soon as they are known.
+        choice: why it goes where it goes, where `auto` was asked for.
         admitted: once it may go upstream.
+        heard: what of a streamed answer was sent, where somebody looks at it afterwards.
         deployment, attempts, attempt_started_at: the present or last upstream call.
         dropped: what the client offered and the upstream can't have.
         placed: where in a pool it went last.
@@ -72,9 +76,12 @@ class Exchange:
         self.started = time.monotonic()
         self.lifeline = Lifeline(self._heartbeat)
         self._heartbeats: set[asyncio.Future[None]] = set()
+        self.principal: Principal | None = None
         self.team_id = ""
         self.model_used: str | None = None
+        self.choice: AutoChoice | None = None
         self.admitted: Admitted | None = None
+        self.heard: list[bytes] | None = None
         self.deployment: Deployment | None = None
         self.attempts = 0
         self.attempt_started_at = 0.0
@@ -137,6 +144,9 @@ class Exchange:
             headers.append((b"request-id", self.id.encode()))
         if self.model_used is not None:
             headers.append((b"x-model-used", self.model_used.encode()))
+        if self.choice is not None:
+            reason = self.choice.reason(self.model_used, self.attempts)
+            headers.append((b"x-route-reason", reason.encode()))
         if self.dropped:
             headers.append((b"x-dropped-tools", ", ".join(self.dropped).encode()))
         if self.placed is not None:
@@ -157,6 +167,8 @@ class Exchange:
 
     async def send_part(self, body: bytes) -> None:
         """Send a part of a response that has begun."""
+        if self.heard is not None:
+            self.heard.append(body)
         if body:
             await self.send({"type": "http.response.body", "body": body, "more_body": True})
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sluice.billing.events import UsageEvent
+from sluice.billing.events import RouteDecision, UsageEvent
 from sluice.billing.prices import Price
 from sluice.gateway.exchange import Admitted, Exchange
 from sluice.wire.request import Request
@@ -50,21 +50,42 @@ class Meter:
             cached_input_tokens=usage.cached_input_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
-            cost_nano_usd=self._prices.get(
-                exchange.model_used or admitted.model.name, Price()
-            ).cost(usage),
+            cost_nano_usd=self._cost(exchange, admitted, usage),
             latency_us=int((now - exchange.started) * 1e6),
             ttft_us=None if ttft is None else int((ttft - exchange.started) * 1e6),
             attempts=exchange.attempts,
             attempt_log=", ".join(exchange.attempt_log),
             estimated=usage.estimated,
             gateway=self._gateway,
+            decision=self._decision(exchange, usage),
+        )
+
+    def _decision(self, exchange: Exchange, usage: Usage) -> RouteDecision | None:
+        choice = exchange.choice
+        if choice is None:
+            return None
+        decision = choice.decision
+        return RouteDecision(
+            alias=choice.alias,
+            mode=decision.mode,
+            tier=decision.tier,
+            model=decision.models[0].name,
+            tier_used=choice.tier_of(exchange.model_used),
+            score=choice.score,
+            scorer=choice.scorer,
+            strong_model=decision.strong,
+            strong_cost_nano_usd=self._prices.get(decision.strong, Price()).cost(usage),
+            threshold=decision.threshold,
+            reasons=choice.reasons,
+            features=choice.features,
+            needs=tuple(choice.needs.capabilities),
+            tokens=choice.needs.tokens,
+            conversation=choice.conversation,
         )
 
     def lost(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:
         """The event of an exchange under way, should its gateway be lost now."""
         usage = self.partial(exchange, admitted.request)
-        price = self._prices.get(exchange.model_used or admitted.model.name, Price())
         return msgspec.structs.replace(
             self.event(exchange, admitted),
             status="error",
@@ -73,9 +94,14 @@ class Meter:
             cached_input_tokens=usage.cached_input_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             output_tokens=usage.output_tokens,
-            cost_nano_usd=price.cost(usage),
+            cost_nano_usd=self._cost(exchange, admitted, usage),
             estimated=usage.estimated,
+            decision=self._decision(exchange, usage),
         )
+
+    def _cost(self, exchange: Exchange, admitted: Admitted, usage: Usage) -> int:
+        price = self._prices.get(exchange.model_used or admitted.model.name, Price())
+        return price.cost(usage, batch=admitted.tier == "batch")
 
     def learn(self, exchange: Exchange, usage: Usage) -> None:
         """Take a complete answer into its deployment's output rate."""

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from sluice.gateway.exchange import Admitted, Exchange
+from sluice.gateway.learning.health import AliasHealth
 from sluice.gateway.quotas.accounts import Account, Pot
 from sluice.router.breakers import State
 
@@ -128,6 +129,25 @@ class Metrics:
         self.shadow_requests = self._counter(
             "gw_shadow_requests", "Copies of requests to shadows.", ("model", "outcome")
         )
+        self.auto_comparisons = self._counter(
+            "gw_auto_comparisons", "Answers of `auto` that were to be compared.", ("outcome",)
+        )
+        self.auto_signals = self._counter(
+            "gw_auto_signals", "What answers of `auto` themselves showed.", ("signal",)
+        )
+        self.auto_labels = self._gauge(
+            "gw_auto_labels", "Requests with outcomes of both tiers.", ("alias",)
+        )
+        self.auto_score_psi = self._gauge(
+            "gw_auto_score_psi",
+            "How far the scores are from those at the model's birth (PSI).",
+            ("alias",),
+        )
+        self.auto_outcome_drop = self._gauge(
+            "gw_auto_outcome_drop",
+            "By how much answers are surely worse than at the model's birth.",
+            ("alias",),
+        )
         self.usage_events = self._counter(
             "gw_usage_events", "Usage events made durable, by path.", ("path",)
         )
@@ -228,6 +248,12 @@ class Metrics:
     def keyed(self, result: str) -> None:
         """What a request with an Idempotency-Key came to."""
         self.idempotent.labels(result).inc()
+
+    def alias_found(self, health: AliasHealth) -> None:
+        """See `HealthObserver`."""
+        self.auto_labels.labels(health.alias).set(health.labels)
+        self.auto_score_psi.labels(health.alias).set(health.score_psi or 0.0)
+        self.auto_outcome_drop.labels(health.alias).set(health.outcome_drop or 0.0)
 
     def told(self, requests: int, seconds: float) -> None:
         """See `CountersObserver`."""

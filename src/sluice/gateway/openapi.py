@@ -17,19 +17,30 @@ from litestar.openapi.spec import OpenAPI
 
 from sluice import __version__
 from sluice.backends.base import Endpoint
+from sluice.gateway.learning.feedback import NewFeedback
+from sluice.gateway.learning.models import RouterModel
+from sluice.gateway.openapi_batch_schemas import BATCH_SCHEMAS
 from sluice.gateway.openapi_schemas import SCHEMAS
 from sluice.gateway.registry.stages import Promotion
 from sluice.gateway.registry.versions import ModelVersion, NewVersion, Terms
 from sluice.gateway.routes.admin.keys import Rotation
+from sluice.gateway.routes.admin.router_models import Upload
+from sluice.gateway.routes.admin.routing import Rollback
 from sluice.gateway.routes.admin.teams import NewTeam
+from sluice.gateway.routing.preview import Preview
+from sluice.gateway.routing.records import RoutingRecord
 from sluice.gateway.tenancy.audit import Entry
 from sluice.gateway.tenancy.keys import Key, KeyMembers
 from sluice.gateway.tenancy.organisations import NewOrganisation, Organisation
 from sluice.gateway.tenancy.teams import Team, TeamMembers
 from sluice.gateway.tenancy.tokens import NewToken, Token
+from sluice.router.auto.documents import RoutingDocument
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+FORM = "multipart/form-data"
+LINES = "application/jsonl"
+BYTES = "application/octet-stream"
 REFERENCE = "#/components/schemas/{name}"
 
 _TAGS = {
@@ -38,8 +49,11 @@ _TAGS = {
     "messages": "Anthropic's Messages API",
     "responses": "OpenAI's Responses API",
     "moderations": "OpenAI's moderations",
+    "files": "What teams keep: inputs and outputs of batches, and others",
+    "batches": "Many requests at once, answered within a day",
     "models": "What may be asked for",
     "usage": "What was used, and what it cost",
+    "feedback": "How good answers were; `auto` learns by it",
     "admin": "Organisations, teams, keys, tokens and the audit log, for administrators",
     "operations": "Health and metrics",
 }
@@ -54,6 +68,7 @@ _REASONS = {
     412: "It was changed since the `ETag` that `If-Match` gave",
     413: "The body is too large",
     415: "The body is compressed",
+    416: "The file ends before the range begins",
     422: "The `Idempotency-Key` was used for a request with another body",
     429: "The upstream's limit, with its `retry-after`",
     500: "A fault of the gateway's; also when a charge could not be made durable",
@@ -125,6 +140,10 @@ class _Handled:
         answer: the schema of the answer, where the handler's type says too little.
         tagged: the answer has an `ETag`.
         condition: the conditional header that is honoured.
+        other_bodies: the schemas of bodies that the handler reads besides, by their media types;
+            without a `body`, instead.
+        media: of the answer.
+        partial: ranges of the answer may be asked for.
     """
 
     errors: tuple[int, ...]
@@ -133,9 +152,18 @@ class _Handled:
     answer: str | None = None
     tagged: bool = False
     condition: Literal["If-Match", "If-None-Match"] | None = None
+    other_bodies: tuple[tuple[str, str], ...] = ()
+    media: str = JSON
+    partial: bool = False
+
+    @property
+    def bodies(self) -> dict[str, str]:
+        """The schemas of all bodies, by their media types."""
+        return ({} if self.body is None else {JSON: self.body}) | dict(self.other_bodies)
 
 
 _ADMIN = (401, 403, 500, 503)
+_OWN = (401, 403, 404, 500, 503)
 
 
 def _listed(answer: str) -> _Handled:
@@ -159,6 +187,7 @@ def _changed(answer: str, body: str | None = None) -> _Handled:
 
 
 _VERSION = "/admin/models/{name}/versions/{version}"
+_ROUTING = "/admin/routing/{alias}"
 
 _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/v1/models", "get"): _Handled((401, 500), answer="Models"),
@@ -173,6 +202,39 @@ _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/v1/messages/count_tokens", "post"): _Handled(
         (400, 401, 404, 413, 500), body="CountTokensRequest", answer="TokenCount"
     ),
+    ("/v1/files", "post"): _Handled(
+        (400, 401, 403, 413, 415, 429, 500, 503),
+        answer="File",
+        other_bodies=((FORM, "FileUpload"),),
+    ),
+    ("/v1/files", "get"): _Handled((400, 401, 403, 500, 503), answer="Files"),
+    ("/v1/files/{file_id}", "get"): _Handled(_OWN, answer="File"),
+    ("/v1/files/{file_id}", "delete"): _Handled((409, *_OWN), answer="DeletedFile"),
+    ("/v1/files/{file_id}/content", "get"): _Handled(
+        (416, *_OWN), answer="Bytes", media=BYTES, partial=True
+    ),
+    ("/v1/batches", "post"): _Handled((400, 413, *_OWN), body="NewBatch", answer="Batch"),
+    ("/v1/batches", "get"): _Handled((400, 401, 403, 500, 503), answer="Batches"),
+    ("/v1/batches/{batch_id}", "get"): _Handled(_OWN, answer="Batch"),
+    ("/v1/batches/{batch_id}/cancel", "post"): _Handled((409, *_OWN), answer="Batch"),
+    ("/v1/batch", "post"): _Handled(
+        (400, 413, 415, 429, *_OWN),
+        body="NewJob",
+        answer="Job",
+        other_bodies=((FORM, "JobForm"), (LINES, "Lines")),
+    ),
+    ("/v1/batch", "get"): _Handled((400, 401, 403, 500, 503), answer="Jobs"),
+    ("/v1/batch/{batch_id}", "get"): _Handled(_OWN, answer="Job"),
+    ("/v1/batch/{batch_id}/cancel", "post"): _Handled((409, *_OWN), answer="Job"),
+    ("/v1/batch/{batch_id}/results", "get"): _Handled(
+        (400, *_OWN), answer="ResultLines", media=LINES
+    ),
+    ("/v1/callback_secret", "get"): _Handled((401, 403, 500, 503)),
+    ("/v1/callback_secret/rotate", "post"): _Handled((401, 403, 500, 503)),
+    ("/v1/batch/{batch_id}/errors", "get"): _Handled(
+        (400, *_OWN), answer="ResultLines", media=LINES
+    ),
+    ("/v1/feedback", "post"): _Handled((400, 413, *_OWN), body="NewFeedback"),
     ("/v1/usage", "get"): _Handled((400, 401, 403, 404, 500, 503)),
     ("/v1/usage/records", "get"): _Handled((400, 401, 403, 404, 500, 503)),
     ("/v1/limits", "get"): _Handled((401, 403, 500, 503), answer="KeyLimits"),
@@ -206,6 +268,19 @@ _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
     ("/admin/pools/{name}", "get"): _Handled((404, *_ADMIN)),
     ("/admin/pools/{name}/replicas/{replica}/drain", "post"): _Handled((404, *_ADMIN)),
     ("/admin/pools/{name}/replicas/{replica}/undrain", "post"): _Handled((404, *_ADMIN)),
+    ("/admin/routing", "get"): _listed("RoutingDocuments"),
+    (_ROUTING, "get"): _read("RoutingRecord"),
+    (_ROUTING, "put"): _changed("RoutingAnswer", "RoutingDocument"),
+    (_ROUTING, "delete"): _changed("RoutingRecord"),
+    (f"{_ROUTING}/versions", "get"): _Handled((404, *_ADMIN)),
+    (f"{_ROUTING}/rollback", "post"): _changed("RoutingRecord", "Rollback"),
+    (f"{_ROUTING}/models", "get"): _listed("RouterModels"),
+    (f"{_ROUTING}/models", "post"): _made("Upload", "RouterModel"),
+    (f"{_ROUTING}/models/{{version}}", "get"): _read("RouterModel"),
+    (f"{_ROUTING}/models/{{version}}/promote", "post"): _Handled(
+        (404, *_ADMIN), answer="RouterModel", tagged=True
+    ),
+    (f"{_ROUTING}/models/rollback", "post"): _Handled((404, *_ADMIN)),
     ("/admin/audit", "get"): _listed("Changes"),
     ("/health/live", "get"): _Handled(()),
     ("/health/ready", "get"): _Handled((), answer="Readiness"),
@@ -219,6 +294,7 @@ _KEY = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$
 _HEADERS = {
     "x-request-id": "The key of the request's usage record, or of its entry in the audit log",
     "x-model-used": "The model of the catalogue that answered",
+    "x-route-reason": "Why it was that model, where `auto` was asked for",
     "x-attempts": "Each upstream call: its deployment, and how it went",
     "x-dropped-tools": "Types of the offered tools that the upstream can't have",
     "x-original-request-id": "The request of the same `Idempotency-Key` that was answered",
@@ -268,7 +344,7 @@ def _complete(document: dict[str, Any]) -> None:
     for path in ("/health/live", "/health/ready", "/metrics"):
         paths[path]["get"]["security"] = []
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {}).update(_administration(), **SCHEMAS)
+    components.setdefault("schemas", {}).update(_administration(), **SCHEMAS, **BATCH_SCHEMAS)
     components["headers"] = {
         name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()
     }
@@ -283,8 +359,10 @@ def _complete(document: dict[str, Any]) -> None:
 def _administration() -> dict[str, Any]:
     """The schemas of what administrators read and write."""
     taken = (NewOrganisation, TeamMembers, NewTeam, KeyMembers, NewToken, Rotation)
+    learning = (NewFeedback, Upload, RouterModel)
     models = (NewVersion, Terms, Promotion, ModelVersion)
-    shown = (Organisation, Team, Key, Token, Entry, *models)
+    routing = (RoutingDocument, RoutingRecord, Rollback, Preview)
+    shown = (Organisation, Team, Key, Token, Entry, *models, *routing, *learning)
     _, described = msgspec.json.schema_components([*taken, *shown], ref_template=REFERENCE)
     schemas: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(described))
     schemas["OrganisationPatch"] = _patch_of(schemas["NewOrganisation"])
@@ -345,9 +423,11 @@ def _data_operation(described: _Operation) -> dict[str, Any]:
 
 def _fill_in(operation: dict[str, Any], path: str, handled: _Handled) -> None:
     """Complete what Litestar says of a control-plane operation."""
-    if handled.body is not None:
-        required = not handled.optional
-        operation["requestBody"] = {"required": required, "content": _content(handled.body)}
+    if handled.bodies:
+        content: dict[str, Any] = {}
+        for media, schema in handled.bodies.items():
+            content |= _content(schema, media)
+        operation["requestBody"] = {"required": not handled.optional, "content": content}
     responses = operation["responses"]
     responses.pop("400", None)  # Litestar's own form, which is not what callers get
     success = next(iter(responses.values()))
@@ -360,7 +440,12 @@ def _fill_in(operation: dict[str, Any], path: str, handled: _Handled) -> None:
     if handled.condition == "If-None-Match":
         responses["304"] = {"description": "It is as it was", "headers": _REQUEST_ID | _TAG}
     if handled.answer is not None:
-        success["content"] = _content(handled.answer)
+        success["content"] = _content(handled.answer, handled.media)
+    if handled.partial:
+        operation.setdefault("parameters", []).append(
+            _header("range", {"type": "string"}, "One range of bytes")
+        )
+        responses["206"] = {**success, "description": "The range that was asked for"}
     anthropic = path.startswith("/v1/messages")
     for status in sorted(handled.errors):
         # what the framework finds wrong doesn't know whose client asks
@@ -383,8 +468,8 @@ def _metrics() -> dict[str, Any]:
     }
 
 
-def _content(schema: str) -> dict[str, Any]:
-    return {JSON: {"schema": {"$ref": REFERENCE.format(name=schema)}}}
+def _content(schema: str, media: str = JSON) -> dict[str, Any]:
+    return {media: {"schema": {"$ref": REFERENCE.format(name=schema)}}}
 
 
 def _error(status: int, schema: str) -> dict[str, Any]:

@@ -236,9 +236,12 @@ _ANSWERS: dict[str, Schema] = {
             "Keys": "Key",
             "Tokens": "Token",
             "ModelVersions": "ModelVersion",
+            "RoutingDocuments": "RoutingRecord",
+            "RouterModels": "RouterModel",
             "Changes": "Entry",
         }.items()
     },
+    "RoutingAnswer": {"anyOf": [_ref("RoutingRecord"), _ref("Preview")]},
     "ShownToken": {
         "allOf": [_ref("Token"), _object("token", token=_TEXT)],
         "description": "A new token's record with the token itself, shown this once",
@@ -249,7 +252,7 @@ _ANSWERS: dict[str, Schema] = {
         team=_ref("LevelLimits"),
         key=_ref("LevelLimits"),
         effective=_object(
-            "budgets allowed_models allowed_endpoints priority isolate_prefix_cache",
+            "budgets allowed_models allowed_endpoints priority isolate_prefix_cache keep_prompts",
             requests_per_minute=_ref("Binding"),
             tokens_per_minute=_ref("Binding"),
             max_concurrent=_ref("Binding"),
@@ -258,8 +261,10 @@ _ANSWERS: dict[str, Schema] = {
             allowed_endpoints=_list(_TEXT),
             default_max_tokens=_maybe("integer"),
             max_output_tokens=_maybe("integer"),
+            max_stored_bytes=_maybe("integer"),
             priority=_TEXT,
             isolate_prefix_cache={"type": "boolean"},
+            keep_prompts={"type": "boolean"},
         ),
     ),
     "LevelLimits": _object(

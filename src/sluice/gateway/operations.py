@@ -16,10 +16,15 @@ import aiohttp
 import asyncpg
 import click
 import msgspec
+from prometheus_client import start_http_server
 
 from sluice.backends.simulator import SimulatorBackend, SimulatorConfig
 from sluice.backends.simulator_app import SimulatorApp
 from sluice.billing.ledger import Ledger, LedgerConsumer
+from sluice.gateway.batch.companions import create_companions
+from sluice.gateway.batch.doors import create_storage
+from sluice.gateway.batch.engine import create_engine, run_engine
+from sluice.gateway.batch.runner import HeldCharges
 from sluice.gateway.config_file import load_config
 from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
 from sluice.gateway.environment import Environment
@@ -95,6 +100,53 @@ async def billing() -> None:
         raise error
 
 
+async def batch(config_path: Path | None, metrics_host: str, metrics_port: int | None) -> None:
+    """Run batch jobs until told to stop."""
+    config = load_config(config_path)
+    environment = Environment.read()
+    database_url = _needed(environment.database_url, "SLUICE_DATABASE_URL")
+    link = redis_link(_needed(environment.redis_url, "SLUICE_REDIS_URL"))
+    pool = await _database(database_url)
+    await _bootstrap(pool, environment)
+    charges = HeldCharges()
+    gateway = create_gateway(config, environment, pool, link, charges)
+    storage = create_storage(config.batch, environment.files)
+    companions = create_companions(config, gateway, storage)
+    engine = create_engine(gateway, charges, storage, config.batch, companions)
+    if metrics_port is not None:
+        start_http_server(metrics_port, metrics_host, gateway.metrics.registry)
+    await run_engine(engine, config.server.drain_seconds)
+
+
+async def learn(config_path: Path | None, once: bool) -> None:
+    """Run the loop that teaches `auto`, until told to stop.
+
+    Args:
+        once: only do what is due, and train candidates whether or not they are.
+    """
+    # Threads of its linear algebra spin while others work, and make training ten times slower.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # it takes numpy, whose import would slow every other command down
+    from sluice.gateway.learning.loop import LearningLoop  # noqa: PLC0415
+
+    config = load_config(config_path)
+    pool = await _database(_needed(Environment.read().database_url, "SLUICE_DATABASE_URL"))
+    learning = LearningLoop(pool, config.learning.retraining)
+    if once:
+        if not await learning.look(train=True):
+            raise CommandError("another process is at it")
+        await pool.close()
+        return
+    running = asyncio.create_task(learning.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.cancel)
+    await asyncio.gather(running, return_exceptions=True)
+    pool.terminate()
+    if not running.cancelled() and (error := running.exception()) is not None:
+        raise error
+
+
 async def migrate_database() -> list[str]:
     """Apply what is new of the schema; give the versions applied."""
     url = _needed(Environment.read().database_url, "SLUICE_DATABASE_URL")
@@ -132,6 +184,7 @@ async def up(config_path: Path | None, host: str, port: int, data_dir: Path, wor
             "SLUICE_DATABASE_URL": postgres.url,
             "SLUICE_REDIS_URL": valkey.url,
             "SLUICE_SPOOL_DIR": os.path.abspath(data_dir / "spool"),
+            "SLUICE_FILES_DIR": os.path.abspath(data_dir / "files"),
         }
         await migrate(postgres.url)
         new_keys = await _first_keys(postgres.url, given)
@@ -139,6 +192,8 @@ async def up(config_path: Path | None, host: str, port: int, data_dir: Path, wor
         await supervisor.start(
             _gateway_part(config, config_path, host, port, env, "gateway", workers)
         )
+        await supervisor.start(_batch_part(config, config_path, env))
+        await supervisor.start(_router_part(config_path, env))
         _greet(config, host, port, given, new_keys)
         await supervisor.wait()
 
@@ -207,6 +262,25 @@ def _gateway_part(
         answers=answers,
         stop_deadline=config.server.drain_seconds + _GRACE_SECONDS,
     )
+
+
+def _batch_part(config: Config, config_path: Path | None, env: Mapping[str, str]) -> Part:
+    arguments = ["batch", "run"]
+    if config_path is not None:
+        arguments += ["--config", str(config_path.resolve())]
+    return Part(
+        name="batch",
+        command=[*_SLUICE, *arguments],
+        env=env,
+        stop_deadline=config.server.drain_seconds + _GRACE_SECONDS,
+    )
+
+
+def _router_part(config_path: Path | None, env: Mapping[str, str]) -> Part:
+    arguments = ["router", "loop"]
+    if config_path is not None:
+        arguments += ["--config", str(config_path.resolve())]
+    return _sluice_part("router", arguments, env)
 
 
 def _sluice_part(name: str, arguments: list[str], env: Mapping[str, str]) -> Part:

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from sluice.backends.base import BackendError, Endpoint, Placed, UpstreamResponse
-from sluice.billing.recorder import Recorder, UsageNotDurable
+from sluice.billing.recorder import Charges, UsageNotDurable
 from sluice.gateway.auth import KeyRing, Principal, credential_of
 from sluice.gateway.conversations import Conversations
 from sluice.gateway.errors import GatewayError, from_limits, from_resting, from_upstream
@@ -33,9 +33,11 @@ from sluice.gateway.intake import (
     requested_priority,
     too_slow,
 )
+from sluice.gateway.learning.observer import AnswerObserver
 from sluice.gateway.lifeline import Cut, Lifelines
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import UNKNOWN, Metrics
+from sluice.gateway.model_used import in_answer, in_events
 from sluice.gateway.output_bounds import bounded
 from sluice.gateway.prefix_salts import PrefixSalts
 from sluice.gateway.quotas.accounts import Account
@@ -51,6 +53,7 @@ from sluice.gateway.relay import (
     relay_stream,
 )
 from sluice.gateway.tenancy.limits import Policy, less_urgent
+from sluice.router.auto.router import AutoAsk, AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route, Step
 from sluice.router.policy import Router, RoutingRefused
@@ -79,10 +82,11 @@ class Pipeline:
         *,
         keys: KeyRing,
         router: Router,
+        auto: AutoRouter,
         dispatcher: Dispatcher,
         shadows: Shadows,
         meter: Meter,
-        recorder: Recorder,
+        recorder: Charges,
         lifelines: Lifelines,
         metrics: Metrics,
         conversations: Conversations,
@@ -92,9 +96,11 @@ class Pipeline:
         salts: PrefixSalts,
         max_body_bytes: int,
         body_seconds: float,
+        answers: AnswerObserver,
     ) -> None:
         self._keys = keys
         self._router = router
+        self._auto = auto
         self._dispatcher = dispatcher
         self._shadows = shadows
         self._meter = meter
@@ -108,6 +114,7 @@ class Pipeline:
         self._salts = salts
         self._max_body_bytes = max_body_bytes
         self._body_seconds = body_seconds
+        self._answers = answers
         self.draining = False
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -141,9 +148,11 @@ class Pipeline:
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
         call = await self._call(exchange, principal, request, received)
         await self._admit(exchange, principal.policy, route, call, received.body)
+        self._answers.listen(exchange, call)
         ending = await self._answer(exchange, exchange.admitted, route, call)
         ending = await self._settle(exchange, ending, call)
         await ending.send(exchange)
+        self._answers.answered(exchange, call, ending)
 
     def _authenticate(self, exchange: Exchange) -> Principal:
         """Before the body: who is unknown has nothing read."""
@@ -153,7 +162,9 @@ class Pipeline:
             raise GatewayError.invalid(
                 "This endpoint takes POST only.", code="method_not_allowed", status=405
             )
-        principal = self._keys.authenticate(credential_of(exchange.headers))
+        principal = exchange.principal
+        if principal is None:
+            principal = self._keys.authenticate(credential_of(exchange.headers))
         if principal is None:
             raise GatewayError.unauthenticated()
         exchange.team_id = principal.team_id
@@ -196,14 +207,18 @@ class Pipeline:
             raise GatewayError.of_request(error) from None
 
     def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
-        name, policy = received.request.model, principal.policy
+        name, policy, team = received.request.model, principal.policy, principal.team_id
+        alias = self._auto.alias_of(name, team)
         try:
-            route = self._router.route(
-                name, exchange.endpoint, received.tier, conversation_of(exchange)
-            )
+            if alias is None:
+                route = self._router.route(
+                    name, exchange.endpoint, received.tier, conversation_of(exchange), team
+                )
+            else:
+                route = self._choose(exchange, alias, principal, received)
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
-        if not policy.allows_model(name):
+        if alias is None and not policy.allows_model(name):
             raise GatewayError.model_forbidden(name)
         route = route.only(policy.allows_model)
         exchange.model_used = route.model.name
@@ -211,21 +226,42 @@ class Pipeline:
         exchange.lifeline.total_at = exchange.started + total
         return route
 
+    def _choose(
+        self, exchange: Exchange, alias: str, principal: Principal, received: Received
+    ) -> Route:
+        """For `auto`: the models that are good enough, the cheapest of them first."""
+        if not principal.policy.allows_model(alias):
+            raise GatewayError.model_forbidden(alias)
+        ask = AutoAsk(
+            endpoint=exchange.endpoint,
+            request=received.request,
+            tier=received.tier,
+            team=principal.team_id,
+            session=exchange.header(b"x-session-id"),
+            part=conversation_of(exchange),
+            may_use=principal.policy.allows_model,
+        )
+        route, exchange.choice = self._auto.route(alias, ask)
+        return route
+
     async def _admit(
         self, exchange: Exchange, policy: Policy, route: Route, call: Call, body: bytes
     ) -> None:
         """Against every limit of the caller's, in one decision; nothing where it has none."""
         exchange.time_us = self._admission.now_us()
-        if not policy.counted:
+        batch = call.tier == "batch"
+        if not (policy.counted_batch if batch else policy.counted):
             return
         need = self._needs.of(exchange.endpoint, call.request, body, route.models(), _history(call))
         try:
-            exchange.reservation = await self._admission.admit(policy, need)
+            exchange.reservation = await self._admission.admit(policy, need, batch=batch)
         except AdmissionRefused as error:
             self._metrics.limit_refusals.labels(
                 error.refused.account.scope.level, error.refused.dimension
             ).inc()
-            exchange.limit_headers = _limit_headers(exchange, self._admission.standing(policy))
+            exchange.limit_headers = _limit_headers(
+                exchange, self._admission.standing(policy, batch=batch)
+            )
             exchange.outcome = "limited"
             raise from_limits(error) from None
         except AdmissionAway:
@@ -247,12 +283,13 @@ class Pipeline:
                 route, call, _Attempts(exchange, self._metrics), exchange.lifeline.remaining
             )
             self._shadows.copy(route.model, call)
+            chosen = None if exchange.choice is None else exchange.model_used
             if isinstance(answer, StreamStart):
-                exchange.start = answer
+                exchange.start = answer = in_events(answer, chosen)
                 return await relay_stream(exchange, answer)
             self._meter.learn(exchange, answer.usage)
             exchange.ended("ok", answer.usage)
-            return WholeEnding(answer.body)
+            return WholeEnding(in_answer(answer.body, chosen))
         except InvalidRequest as refusal:
             error = GatewayError.of_request(refusal)
             exchange.ended("client_error", Usage(), error.detail.code)

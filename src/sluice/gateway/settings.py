@@ -21,11 +21,15 @@ from pydantic import (
 )
 
 from sluice.billing.prices import Price, nano_usd
+from sluice.gateway.batch.native.settings import NativeBatchSettings
+from sluice.gateway.batch.settings import BatchSettings
 from sluice.gateway.egress import EgressPolicy
 from sluice.gateway.engine_options import EngineSettings
 from sluice.gateway.key_files import read_keys
+from sluice.gateway.learning.settings import LearningSettings
 from sluice.gateway.oidc.login import Client
 from sluice.gateway.oidc.people import Grant
+from sluice.gateway.routing.configured import AutoSettings
 from sluice.gateway.tenancy.roles import Role
 from sluice.router.catalog import Capability, Tier
 from sluice.router.pool.fair_queue import Priority
@@ -112,7 +116,19 @@ class _Keyed(_Strict):
         return list(dict.fromkeys([*([self.api_key] if self.api_key else []), *self.api_keys]))
 
 
-class OpenAIProvider(_Keyed):
+class _WithBatches(_Keyed):
+    """A provider that has batches of its own."""
+
+    native_batch: NativeBatchSettings | None = None
+
+    @model_validator(mode="after")
+    def _key_for_batches(self) -> Self:
+        if self.native_batch is not None and not self.credentials():
+            raise ValueError("`native_batch` needs the provider's key")
+        return self
+
+
+class OpenAIProvider(_WithBatches):
     """OpenAI, or any server that speaks its protocol at `base_url`."""
 
     kind: Literal["openai"]
@@ -124,7 +140,7 @@ class OpenAIProvider(_Keyed):
     _url = field_validator("base_url")(lambda value: value and _http_url(value))
 
 
-class AnthropicProvider(_Keyed):
+class AnthropicProvider(_WithBatches):
     """Anthropic, or a server that speaks its protocol at `base_url`."""
 
     kind: Literal["anthropic"]
@@ -234,6 +250,7 @@ class PriceSettings(_Strict):
     output_per_mtok: Decimal = Decimal(0)
     cached_input_per_mtok: Decimal | None = None
     cache_write_per_mtok: Decimal | None = None
+    batch_share: Decimal | None = Field(None, ge=0, le=1)
 
     @field_validator("*")
     @classmethod
@@ -249,6 +266,7 @@ class PriceSettings(_Strict):
             self.output_per_mtok,
             self.cached_input_per_mtok,
             self.cache_write_per_mtok,
+            self.batch_share,
         )
 
 
@@ -421,8 +439,11 @@ class Config(_Strict):
     dispatch: DispatchSettings = DispatchSettings()
     egress: EgressSettings = EgressSettings()
     oidc: OIDCSettings | None = None
+    routing: dict[str, AutoSettings] | None = None
+    learning: LearningSettings = LearningSettings()
     admission: AdmissionSettings = AdmissionSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
+    batch: BatchSettings = BatchSettings()
 
     @field_validator("models")
     @classmethod
@@ -452,4 +473,5 @@ class Config(_Strict):
     def secrets(self) -> list[str]:
         """Credentials that must appear in no output."""
         own = [self.oidc.client_secret] if self.oidc and self.oidc.client_secret else []
+        own += self.batch.storage_secrets()
         return [key for keys in self.credentials().values() for key in keys] + own

@@ -23,16 +23,20 @@ from sluice.backends.openai import OpenAIBackend, OpenAIConfig
 from sluice.backends.simulator import SimulatorBackend
 from sluice.backends.vllm import VLLMBackend, VLLMConfig
 from sluice.billing.ledger import DATABASE_ERRORS
-from sluice.billing.recorder import Recorder, RecorderConfig
+from sluice.billing.recorder import Charges, Recorder, RecorderConfig
 from sluice.billing.redis_link import RedisLink
 from sluice.billing.reports import UsageReports
 from sluice.gateway.app import create_app
 from sluice.gateway.auth import KeyRing, KeySync, TokenRing
+from sluice.gateway.batch.callback_secrets import CallbackSecrets
+from sluice.gateway.batch.doors import create_batch_doors, create_storage
+from sluice.gateway.batch.sweeper import FileSweeper
 from sluice.gateway.conversations import Conversations
 from sluice.gateway.engine_options import simulator_config
 from sluice.gateway.environment import Environment
 from sluice.gateway.idempotency.assembly import Idempotency, create_idempotency
 from sluice.gateway.key_files import KeyFiles
+from sluice.gateway.learning.assembly import Learning, create_learning
 from sluice.gateway.lifeline import Lifelines
 from sluice.gateway.listener import ConnectionLimits
 from sluice.gateway.meter import Meter
@@ -51,13 +55,20 @@ from sluice.gateway.responses import ResponseStore
 from sluice.gateway.routes.access import Access, by_token
 from sluice.gateway.routes.admin import admin_router
 from sluice.gateway.routes.admin.models import Configured
+from sluice.gateway.routes.admin.routing import Routing
+from sluice.gateway.routes.callback_secrets import callback_secret_routes
 from sluice.gateway.routes.completions import completion_routes
+from sluice.gateway.routes.feedback import feedback_routes
 from sluice.gateway.routes.health import Check, health_routes
 from sluice.gateway.routes.limits import limit_routes
 from sluice.gateway.routes.models import model_routes
 from sluice.gateway.routes.responses import response_routes
 from sluice.gateway.routes.token_counts import TokenCounter, token_count_routes
 from sluice.gateway.routes.usage import usage_routes
+from sluice.gateway.routing.configured import configured_documents
+from sluice.gateway.routing.preview import Previews
+from sluice.gateway.routing.store import RoutingDocuments, changed_documents, last_scores
+from sluice.gateway.routing.sync import RoutingSync
 from sluice.gateway.secrets import key_hash, redactor
 from sluice.gateway.settings import (
     AnthropicProvider,
@@ -70,6 +81,11 @@ from sluice.gateway.settings import (
 )
 from sluice.gateway.tenancy.changes import Changes
 from sluice.gateway.tenancy.teams import Teams
+from sluice.router.auto.calibration import Calibration
+from sluice.router.auto.router import AutoRouter
+from sluice.router.auto.scorers import Scorers
+from sluice.router.auto.standings import Standings
+from sluice.router.auto.table import RoutingTable
 from sluice.router.breakers import BreakerConfig, Breakers
 from sluice.router.catalog import Catalog, Deployment, Model, Timeouts
 from sluice.router.credentials import Credentials
@@ -205,7 +221,7 @@ def create_sign_in(config: Config, environment: Environment, pool: asyncpg.Pool)
     )
 
 
-def create_router(config: Config, catalog: Catalog) -> Router:
+def create_router(config: Config, catalog: Catalog, table: RoutingTable) -> Router:
     """The router with the fallbacks of the configuration."""
     fallbacks = {
         model.name: Fallbacks(
@@ -213,7 +229,7 @@ def create_router(config: Config, catalog: Catalog) -> Router:
         )
         for model in config.models
     }
-    return Router(catalog, fallbacks)
+    return Router(catalog, fallbacks, table)
 
 
 def create_registry_sync(
@@ -280,6 +296,8 @@ class Gateway:
     idempotency: Idempotency
     keys: KeySync
     registry: RegistrySync
+    routing: RoutingSync
+    learning: Learning
     shadows: Shadows
     key_files: KeyFiles
     backends: Mapping[str, Backend]
@@ -287,13 +305,25 @@ class Gateway:
     pool: asyncpg.Pool
     connections: ConnectionLimits
     salts: PrefixSalts
+    files: FileSweeper
+    callback_secrets: CallbackSecrets
     people: SignIn | None
+    ring: KeyRing
+    metrics: Metrics
+    catalog: Catalog
+    prices: PriceBook
+    credentials: Mapping[str, Credentials]
+    id: str
 
     async def start(self) -> None:
         """Load the keys and begin the background work."""
         await self.keys.start()
         await self.salts.start()
+        await self.callback_secrets.start()
+        await self.files.start()
         await self.registry.start()
+        await self.routing.start()
+        await self.learning.start()
         await self.key_files.start()
         await self.recorder.start()
         await self.quotas.start()
@@ -305,10 +335,13 @@ class Gateway:
         """Commit what is pending, then let go of everything."""
         await self.lifelines.stop()
         await self.idempotency.stop()
+        await self.learning.stop()
         await self.quotas.stop()
         await self.recorder.stop()
+        await self.files.stop()
         await self.keys.stop()
         await self.registry.stop()
+        await self.routing.stop()
         await self.shadows.stop()
         await self.key_files.stop()
         await self.pools.stop()
@@ -320,9 +353,17 @@ class Gateway:
 
 
 def create_gateway(
-    config: Config, environment: Environment, pool: asyncpg.Pool, link: RedisLink
+    config: Config,
+    environment: Environment,
+    pool: asyncpg.Pool,
+    link: RedisLink,
+    charges: Charges | None = None,
 ) -> Gateway:
-    """Join one gateway's parts; nothing runs until `start`."""
+    """Join one gateway's parts; nothing runs until `start`.
+
+    Args:
+        charges: takes the usage events of its pipeline; None: its own recorder.
+    """
     disable_created_metrics()
     gateway_id = str(uuid_utils.uuid7())
     metrics = Metrics(environment.metrics_dir)
@@ -351,16 +392,33 @@ def create_gateway(
     credentials = create_credentials(config)
     dispatcher = create_dispatcher(config, backends, credentials, breakers)
     salts = PrefixSalts(pool, environment.salt_secret)
+    callback_secrets = CallbackSecrets(pool, environment.callback_secret)
+    table = RoutingTable(configured_documents(config.routing, catalog, prices))
+    router, scorers, calibration = create_router(config, catalog, table), Scorers(), Calibration()
     shadows = Shadows(
         dispatcher, lambda model, outcome: metrics.shadow_requests.labels(model, outcome).inc()
     )
+    learning = create_learning(
+        config.learning,
+        pool,
+        ring=ring,
+        catalog=catalog,
+        dispatcher=dispatcher,
+        prices=prices,
+        charges=recorder,
+        scorers=scorers,
+        metrics=metrics,
+        gateway=gateway_id,
+    )
+    auto = AutoRouter(catalog, table, router, scorers, calibration, Standings())
     pipeline = Pipeline(
         keys=ring,
-        router=create_router(config, catalog),
+        router=router,
+        auto=auto,
         dispatcher=dispatcher,
         shadows=shadows,
         meter=meter,
-        recorder=recorder,
+        recorder=charges or recorder,
         lifelines=lifelines,
         metrics=metrics,
         conversations=Conversations(store),
@@ -370,7 +428,10 @@ def create_gateway(
         salts=salts,
         max_body_bytes=config.server.max_body_bytes,
         body_seconds=config.server.body_seconds,
+        answers=learning.answers,
     )
+    previews = Previews(pool, catalog, prices, scorers)
+    routing = Routing(RoutingDocuments(pool), previews, catalog, table)
     pools = Pools(
         pooled,
         connect_redis(environment.redis_url) if pooled and environment.redis_url else None,
@@ -379,15 +440,22 @@ def create_gateway(
     people = create_sign_in(config, environment, pool)
     persons = [] if people is None else [people.authentication.administrator]
     access = Access(ring, [by_token(tokens), *persons])
+    storage = create_storage(config.batch, environment.files)
+    doors = create_batch_doors(config, storage, pool, catalog, auto.alias_of, access)
     routes = [
         *(people.routes if people is not None else ()),
         *completion_routes(pipeline),
-        *model_routes(catalog, access),
+        *model_routes(catalog, table, access),
         *response_routes(store, access),
-        *token_count_routes(TokenCounter(catalog, backends, credentials, quotas.admission), access),
+        *token_count_routes(
+            TokenCounter(catalog, table, backends, credentials, quotas.admission), access
+        ),
         *limit_routes(catalog, access, quotas.standing.of),
         *usage_routes(UsageReports(pool), Teams(pool), access),
-        admin_router(pool, access, configured_models(config), pools),
+        *feedback_routes(learning.box, access),
+        *doors.routes,
+        *callback_secret_routes(callback_secrets, access),
+        admin_router(pool, access, configured_models(config), pools, routing),
         *health_routes(_checks(pipeline, pool, recorder), frozenset({"gateway"}), metrics.render),
     ]
     return Gateway(
@@ -399,6 +467,10 @@ def create_gateway(
         idempotency,
         sync,
         create_registry_sync(config, pool, catalog, prices, breakers),
+        RoutingSync(
+            partial(changed_documents, pool), partial(last_scores, pool), table, calibration
+        ),
+        learning,
         shadows,
         KeyFiles(config.key_files(), credentials),
         backends,
@@ -411,7 +483,15 @@ def create_gateway(
             config.server.stalled_reader_seconds,
         ),
         salts,
+        doors.sweeper,
+        callback_secrets,
         people,
+        ring,
+        metrics,
+        catalog,
+        prices,
+        credentials,
+        gateway_id,
     )
 
 

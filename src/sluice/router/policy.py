@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sluice.backends.base import Endpoint
+from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import NEEDED, Catalog, Model
 from sluice.router.plan import Fallbacks, Route, expand
 
@@ -70,17 +71,26 @@ class _Routes:
 class Router:
     """Turns a model's name into the models that a request may reach."""
 
-    def __init__(self, catalog: Catalog, fallbacks: Mapping[str, Fallbacks]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        fallbacks: Mapping[str, Fallbacks],
+        table: RoutingTable | None = None,
+    ) -> None:
         """Args:
         catalog: the models.
         fallbacks: by the name of the model that has them.
+        table: the weights of deployments; where it isn't given they are as the models have them.
         """
         self._catalog = catalog
         self._fallbacks = fallbacks
-        self._routes: dict[tuple[str, Endpoint, str], _Routes] = {}
-        self._generation = catalog.generation
+        self._table = table or RoutingTable()
+        self._routes: dict[tuple[str, Endpoint, str, str | None], _Routes] = {}
+        self._generation = (catalog.generation, self._table.generation)
 
-    def route(self, name: str, endpoint: Endpoint, tier: str, conversation: str = "") -> Route:
+    def route(
+        self, name: str, endpoint: Endpoint, tier: str, conversation: str = "", team: str = ""
+    ) -> Route:
         """The model of a name, with its fallbacks.
 
         Args:
@@ -88,26 +98,36 @@ class Router:
             endpoint: that it came to.
             tier: its tier.
             conversation: what stands for the conversation that it belongs to.
+            team: the id of the caller's.
 
         Raises:
             RoutingRefused: see `choose_model`.
         """
-        if self._generation != self._catalog.generation:
-            self._routes, self._generation = {}, self._catalog.generation
-        known = self._routes.get((name, endpoint, tier))
-        if known is None:  # as many as the catalogue has models, endpoints and tiers
-            known = self._routes[(name, endpoint, tier)] = self._expand(name, endpoint, tier)
+        generation = (self._catalog.generation, self._table.generation)
+        if self._generation != generation:
+            self._routes, self._generation = {}, generation
+        of = self._table.distinct(team)
+        known = self._routes.get((name, endpoint, tier, of))
+        if known is None:  # as many as there are models, endpoints, tiers and teams with weights
+            known = self._routes[(name, endpoint, tier, of)] = self._expand(
+                name, endpoint, tier, of
+            )
         if known.canary is not None and takes_part(name, conversation, known.share):
             return known.canary
         return known.usual
 
-    def _expand(self, name: str, endpoint: Endpoint, tier: str) -> _Routes:
-        model = choose_model(self._catalog, name, endpoint, tier)
+    def _expand(self, name: str, endpoint: Endpoint, tier: str, team: str | None) -> _Routes:
+        table = self._table
+        model = table.weighted(choose_model(self._catalog, name, endpoint, tier), team)
+
+        def find(name: str) -> Model | None:
+            found = self._catalog.get(name)
+            return None if found is None else table.weighted(found, team)
 
         def fits(other: Model) -> bool:
             return NEEDED[endpoint] in other.capabilities and tier in other.tiers
 
-        usual = expand(model, self._catalog.get, self._fallbacks, fits)
+        usual = expand(model, find, self._fallbacks, fits)
         canary = model.canary
         if canary is None or not fits(canary.model):
             return _Routes(usual, None)

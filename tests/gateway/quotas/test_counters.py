@@ -321,3 +321,48 @@ async def test_leases_never_let_more_in_than_the_limit(processes: Any) -> None:
     await asyncio.gather(*(client(process) for process in several for _ in range(40)))
     assert most <= 50
     assert 1_960 <= let_in <= 2_000
+
+
+class TestTiers:
+    """Levels that count batch requests by themselves."""
+
+    async def test_the_rates_of_the_tiers_are_apart(self, processes: Any) -> None:
+        one = await processes()
+        caller = policy(team=Limits(requests_per_minute=1, batch_requests_per_minute=2))
+        await one.admit(caller)
+        await one.refused(caller)
+        for _ in range(2):
+            await one.admission.admit(caller, ONE, batch=True)
+        with pytest.raises(AdmissionRefused) as caught:
+            await one.admission.admit(caller, ONE, batch=True)
+        assert caught.value.refused.account.scope.part == "batch"
+
+    async def test_their_budget_is_one(self, processes: Any) -> None:
+        one, other = await processes(), await processes()
+        half = Budget(period="day", limit_usd=Decimal("0.000002"))
+        caller = policy(team=Limits(batch_max_concurrent=5, budgets=(half,)))
+        await one.settle(caller, await one.admit(caller))
+        await other.settle(caller, await other.admission.admit(caller, ONE, batch=True))
+        assert (await one.refused(caller)).refused.dimension == "budget"
+        with pytest.raises(AdmissionRefused):
+            await one.admission.admit(caller, ONE, batch=True)
+
+    async def test_a_tier_without_a_rate_of_its_own_is_free_of_the_others(
+        self, processes: Any
+    ) -> None:
+        one = await processes()
+        caller = policy(key=Limits(requests_per_minute=0, batch_max_concurrent=1))
+        first = await one.admission.admit(caller, ONE, batch=True)
+        with pytest.raises(AdmissionRefused):
+            await one.admission.admit(caller, ONE, batch=True)
+        await one.settle(caller, first)
+        await one.admission.admit(caller, ONE, batch=True)
+
+    async def test_without_limits_of_its_own_it_counts_with_the_others(
+        self, processes: Any
+    ) -> None:
+        one = await processes()
+        caller = policy(team=Limits(max_concurrent=1))
+        assert caller.counted == caller.counted_batch
+        await one.admission.admit(caller, ONE, batch=True)
+        await one.refused(caller)

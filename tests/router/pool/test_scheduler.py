@@ -125,6 +125,33 @@ def test_the_youngest_and_the_fewest_yield() -> None:
     assert [each.request for each in yields if isinstance(each, Yield)] == ["b2"]
 
 
+def tell(one: PoolScheduler, other: PoolScheduler, now: float) -> None:
+    for hint in one.take_hints():
+        other.receive(hint, now)
+
+
+def test_batch_yields_to_who_waits_at_another_gateway() -> None:
+    worker, door = pool("worker", replicas=1), pool("door", replicas=1)
+    small = [request(f"b{number}", number * 100, 1, tier="batch") for number in range(3)]
+    assert len(send(worker, *small)) == 3
+    tell(worker, door, 0.0)
+    send(door, request("first", 1_000, 1))
+    assert send(door, request("urgent", 2_000, 1), now=0.1) == []  # four run
+    tell(door, worker, 0.15)
+    assert [each for each in worker.decide(0.15)] == [Yield("b2", "r0")]
+    assert worker.dispatch_now(request("b3", 300, 1, tier="batch"), 0.15) is None
+    assert worker.decide(0.2) == []  # nothing passes who waits elsewhere
+    tell(worker, door, 0.2)
+    assert [type(each) for each in door.decide(0.2)] == [Dispatch]
+    tell(door, worker, 0.25)
+    door.ended("first", 0.3)
+    door.ended("urgent", 0.3)
+    tell(door, worker, 0.35)
+    (again,) = worker.decide(0.35)
+    assert isinstance(again, Dispatch)
+    assert again.request.id == "b2"
+
+
 def test_batch_does_not_yield_to_batch() -> None:
     scheduler = pool(replicas=1)
     actions = send(scheduler, request("a", tier="batch"), request("b", 1_000, tier="batch"))

@@ -17,6 +17,10 @@ from sluice.gateway.operations import CommandError
 _PAGE = 1000
 
 
+class NotThere(CommandError):
+    """What was asked for is not there."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     body: bytes
@@ -54,6 +58,20 @@ async def update(url_path: str, changes: Mapping[str, Any]) -> str:
     """
     etag = (await _ask("GET", url_path)).etag
     return _indented((await _ask("PATCH", url_path, changes, etag=etag)).body)
+
+
+async def replace(url_path: str, body: Mapping[str, Any], query: Mapping[str, str | None]) -> str:
+    """Put something in the place of what is there now: if somebody else changes it meanwhile,
+    nothing is done.
+
+    Raises:
+        CommandError: it can't be reached, or it refused.
+    """
+    try:
+        etag = (await _ask("GET", url_path, query=query)).etag
+    except NotThere:
+        etag = None
+    return _indented((await _ask("PUT", url_path, body, query, etag)).body)
 
 
 async def listed(
@@ -115,7 +133,8 @@ async def _ask(
     except (aiohttp.ClientError, OSError) as error:
         raise CommandError(f"can't reach {access.url}: {error}") from None
     if status >= 400:
-        raise CommandError(_message(text) or f"the gateway answered with status {status}")
+        kind = NotThere if status == 404 else CommandError
+        raise kind(error_message(text) or f"the gateway answered with status {status}")
     return answer
 
 
@@ -126,7 +145,8 @@ def _indented(text: bytes) -> str:
         raise CommandError("the answer is not a gateway's; is SLUICE_URL right?") from None
 
 
-def _message(text: bytes) -> str | None:
+def error_message(text: bytes) -> str | None:
+    """What an error body says; None: it is none."""
     try:
         error = msgspec.json.decode(text)["error"]
         param = error.get("param")

@@ -37,6 +37,9 @@ _OPTIONS = (
     click.option("--requests-per-minute", type=_COUNT),
     click.option("--tokens-per-minute", type=_COUNT, help="Prompt and output together."),
     click.option("--max-concurrent", type=_COUNT, help="Requests in progress at a time."),
+    click.option("--batch-requests-per-minute", type=_COUNT, help="Of the batch tier by itself."),
+    click.option("--batch-tokens-per-minute", type=_COUNT),
+    click.option("--batch-max-concurrent", type=_COUNT),
     click.option(
         "--budget",
         "budgets",
@@ -57,8 +60,10 @@ _OPTIONS = (
     ),
     click.option("--default-max-tokens", type=_BOUND, help="For requests that give none."),
     click.option("--max-output-tokens", type=_BOUND, help="The most that may be asked for."),
+    click.option("--max-stored-bytes", type=_COUNT, help="That a team may keep in files."),
     click.option("--priority", type=click.Choice(PRIORITIES)),
     click.option("--isolate-prefix-cache/--no-isolate-prefix-cache", default=None),
+    click.option("--keep-prompts/--no-keep-prompts", default=None, help="With labels of `auto`."),
 )
 
 

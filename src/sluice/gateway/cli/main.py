@@ -9,11 +9,16 @@ import click
 
 from sluice import __version__
 from sluice.gateway import operations
+from sluice.gateway.cli.batch import batch
+from sluice.gateway.cli.batch_jobs import cancel, results, submit, watch
 from sluice.gateway.cli.keys import key
+from sluice.gateway.cli.learning import COMMANDS as LEARNING
 from sluice.gateway.cli.login import login
 from sluice.gateway.cli.models import models
 from sluice.gateway.cli.organisations import organisation
 from sluice.gateway.cli.reports import audit, limits, usage
+from sluice.gateway.cli.router import router
+from sluice.gateway.cli.routing import routing
 from sluice.gateway.cli.running import run
 from sluice.gateway.cli.teams import team
 from sluice.gateway.cli.tokens import token
@@ -79,12 +84,6 @@ def billing() -> None:
 
 
 @main.command()
-def batch() -> None:
-    """Run batch jobs. Not in this release."""
-    raise click.ClickException("the batch tier is not in this release")
-
-
-@main.command()
 def migrate() -> None:
     """Bring the database's schema up to date."""
     for version in run(operations.migrate_database()):
@@ -123,7 +122,11 @@ def check_config(file: Path) -> None:
     click.echo(f"{file}: ok, {len(loaded.providers)} providers, {len(loaded.models)} models")
 
 
-for _group in (organisation, team, key, token, models):
+for _command in (submit, watch, results, cancel):
+    batch.add_command(_command)
+for _command in LEARNING:
+    router.add_command(_command)
+for _group in (batch, organisation, team, key, token, models, router, routing):
     main.add_command(_group)
 for _command in (audit, limits, login, usage, worker, simulate_command):
     main.add_command(_command)

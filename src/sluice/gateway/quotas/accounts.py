@@ -193,7 +193,8 @@ class Account:
     @classmethod
     def of(cls, scope: Scope, spend: Spend, now_ms: float) -> Account:
         """A scope's account, with nothing in progress."""
-        account = cls(f"sluice:q:s:{scope.level}:{scope.id}", scope, spend)
+        part = "" if scope.part == "all" else f":{scope.part}"
+        account = cls(f"sluice:q:s:{scope.level}:{scope.id}{part}", scope, spend)
         account._adopt(scope, now_ms)
         return account
 

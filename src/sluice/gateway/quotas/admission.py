@@ -15,7 +15,7 @@ from sluice.gateway.quotas.counters import Counters, CountersAway, Refused, Wind
 from sluice.gateway.quotas.local_limits import LocalLimits
 from sluice.gateway.quotas.needs import Need
 from sluice.gateway.quotas.spend import Spend
-from sluice.gateway.tenancy.limits import Policy, Scope
+from sluice.gateway.tenancy.limits import Part, Policy, Scope
 
 #: How often positions that nobody waits for are told, in seconds.
 TICK_SECONDS = 0.1
@@ -81,7 +81,7 @@ class Admission:
         self._local = local
         self._when_away = when_away
         self._clock = clock
-        self._accounts: dict[tuple[str, str], Account] = {}
+        self._accounts: dict[tuple[str, str, Part], Account] = {}
         self._spend = Spend()
         self._task: asyncio.Task[None] | None = None
 
@@ -104,18 +104,20 @@ class Admission:
         except (CountersAway, TimeoutError):
             _log.warning("quota positions not told at the end")
 
-    async def admit(self, policy: Policy, need: Need) -> Reservation:
+    async def admit(self, policy: Policy, need: Need, *, batch: bool = False) -> Reservation:
         """Let a request in, against every limit of every level at once.
 
         Args:
             policy: the caller's.
             need: what the request may need at most.
+            batch: it is of the batch tier.
 
         Raises:
             AdmissionRefused: a limit does not allow it; nothing was consumed.
             AdmissionAway: see there.
         """
-        accounts = self._of(policy.counted)
+        scopes = policy.counted_batch if batch else policy.counted
+        accounts = self._of(scopes)
         now = self._clock()
         covered = True
         for account in accounts:
@@ -126,7 +128,7 @@ class Admission:
                 account.take(need)
             windows = tuple([account.ahead_window for account in accounts])
         else:
-            windows = await self._ask(policy, accounts, need)
+            windows = await self._ask(scopes, accounts, need)
         pots = tuple([tuple(account.pots) for account in accounts])
         return Reservation(accounts, pots, windows, need, now)
 
@@ -147,7 +149,12 @@ class Admission:
             return
         time_ms = time_us // 1000
         self._spend.add(policy.scopes, time_ms, nano_usd)
-        known = (self._accounts.get((scope.level, scope.id)) for scope in policy.scopes)
+        parts: tuple[Part, ...] = ("all", "budgets")
+        known = [
+            self._accounts.get((scope.level, scope.id, part))
+            for scope in policy.scopes
+            for part in parts
+        ]
         budgeted = [account for account in known if account is not None and account.pots]
         for account in budgeted:
             account.charge(time_ms, nano_usd)
@@ -178,20 +185,23 @@ class Admission:
         for anything here."""
         self._counters.tell(self._of((scope,)), at_once=True)
 
-    def standing(self, policy: Policy) -> list[Account]:
-        """The accounts of a caller, as they stand as far as this process knows."""
-        return list(self._of(policy.counted))
+    def standing(self, policy: Policy, *, batch: bool = False) -> list[Account]:
+        """The accounts of a caller, as they stand as far as this process knows; those of its
+        interactive requests, or of its batch requests."""
+        return list(self._of(policy.counted_batch if batch else policy.counted))
 
     def retell(self) -> None:
         """The global sums may have lost what this process told: tell all of it again."""
         self._counters.tell(self._accounts.values(), at_once=True)
 
-    async def _ask(self, policy: Policy, accounts: tuple[Account, ...], need: Need) -> Windows:
+    async def _ask(
+        self, scopes: tuple[Scope, ...], accounts: tuple[Account, ...], need: Need
+    ) -> Windows:
         try:
             answer = await self._counters.ask(accounts, need)
             if isinstance(answer, Refused) and answer.dimension == "unready":
                 # a budget that was set just now, or Redis has lost its data, or a period began
-                accounts = self._of(policy.counted)
+                accounts = self._of(scopes)
                 for account in accounts:
                     for pot in account.pots:
                         await self._seed(account.scope, pot)
@@ -219,7 +229,7 @@ class Admission:
         now_ms = self._counters.now_ms()
         found = []
         for scope in scopes:
-            key = (scope.level, scope.id)
+            key = (scope.level, scope.id, scope.part)
             account = self._accounts.get(key)
             if account is None:
                 account = self._accounts[key] = Account.of(scope, self._spend, now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluice.gateway.quotas.accounts import Account, Pot
@@ -66,7 +66,17 @@ class Standing:
                 await self._counters.flush()
         except (CountersAway, TimeoutError):
             return []
-        return [_state(account) for account in accounts]
+        return _together([_state(account) for account in accounts])
+
+
+def _together(states: Sequence[ScopeState]) -> list[ScopeState]:
+    """One state for each level: one that counts batch requests by themselves has its budgets in
+    an account of their own."""
+    levels: dict[Level, ScopeState] = {}
+    for state in states:
+        known = levels.get(state.level)
+        levels[state.level] = state if known is None else replace(known, budgets=state.budgets)
+    return list(levels.values())
 
 
 def _state(account: Account) -> ScopeState:

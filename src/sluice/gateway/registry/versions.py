@@ -53,12 +53,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class PriceTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """USD per million tokens, as decimal text. Input that is cached or written to a cache costs
-    what input costs, unless it has a price of its own."""
+    what input costs, unless it has a price of its own; `batch_share` is the part of all of it that
+    batch requests cost."""
 
     input_per_mtok: Decimal
     output_per_mtok: Decimal = Decimal(0)
     cached_input_per_mtok: Decimal | None = None
     cache_write_per_mtok: Decimal | None = None
+    batch_share: Decimal | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -68,6 +70,8 @@ class PriceTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                     nano_usd(value)
                 except ValueError as error:
                     raise ValueError(f"`price.{name}`: {error}") from None
+        if self.batch_share is not None and self.batch_share > 1:
+            raise ValueError("`price.batch_share` must be between 0 and 1")
 
     def price(self) -> Price:
         """The same in nano-USD."""
@@ -76,6 +80,7 @@ class PriceTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             self.output_per_mtok,
             self.cached_input_per_mtok,
             self.cache_write_per_mtok,
+            self.batch_share,
         )
 
 

@@ -50,6 +50,17 @@ class Access:
             raise GatewayError.forbidden("This needs an administrator's token.")
         return administrator
 
+    async def principal(self, connection: Connection, what: str) -> Principal:
+        """The team's key that calls for what belongs to teams.
+
+        Raises:
+            GatewayError: 401 for no valid credential, 403 for an administrator.
+        """
+        principal = (await self.identify(connection)).principal
+        if principal is None:
+            raise GatewayError.forbidden(f"{what} belong to teams; use a team's key.")
+        return principal
+
     async def identify(self, connection: Connection) -> Caller:
         """Whoever calls, if known.
 

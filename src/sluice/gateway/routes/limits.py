@@ -73,8 +73,10 @@ def effective(policy: Policy, models: Sequence[str]) -> dict[str, Any]:
         "allowed_endpoints": endpoints,
         "default_max_tokens": policy.default_max_tokens,
         "max_output_tokens": policy.max_output_tokens,
+        "max_stored_bytes": policy.max_stored_bytes,
         "priority": policy.priority,
         "isolate_prefix_cache": policy.isolate_prefix_cache,
+        "keep_prompts": policy.keep_prompts,
     }
 
 

@@ -14,6 +14,8 @@ from sluice.gateway.quotas.admission import Admission, AdmissionAway, AdmissionR
 from sluice.gateway.quotas.needs import Need
 from sluice.gateway.routes.access import Access
 from sluice.gateway.tenancy.limits import NO_POLICY, Policy
+from sluice.router.auto.documents import split_mode
+from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Catalog, Deployment, Model
 from sluice.router.credentials import Credentials
 from sluice.router.policy import RoutingRefused, choose_model
@@ -33,17 +35,24 @@ class TokenCounter:
     def __init__(
         self,
         catalog: Catalog,
+        table: RoutingTable,
         backends: Mapping[str, Backend],
         credentials: Mapping[str, Credentials],
         admission: Admission,
     ) -> None:
         self._catalog = catalog
+        self._table = table
         self._backends = backends
         self._credentials = credentials
         self._admission = admission
 
     async def count(
-        self, policy: Policy, body: bytes, headers: Mapping[str, str], request_id: str
+        self,
+        policy: Policy,
+        team: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        request_id: str,
     ) -> bytes:
         """The answer to a count request. It is one of the caller's requests, without tokens or
         cost.
@@ -56,13 +65,15 @@ class TokenCounter:
         try:
             members = read_members(body)
             name = member(members, "model", str) or ""
-            model = choose_model(self._catalog, name, Endpoint.COUNT_TOKENS, "interactive")
+            counted = self._counted_as(name, team)
+            model = choose_model(self._catalog, counted, Endpoint.COUNT_TOKENS, "interactive")
         except InvalidRequest as error:
             raise GatewayError.of_request(error) from None
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
-        if not policy.allows_model(name):
-            raise GatewayError.model_forbidden(name)
+        asked = name if counted == name else split_mode(name)[0]
+        if not policy.allows_model(asked):
+            raise GatewayError.model_forbidden(asked)
         try:
             reservation = await self._admission.admit(policy, Need())
         except AdmissionRefused as error:
@@ -73,6 +84,13 @@ class TokenCounter:
             return await self._counted(model, members, body, headers, request_id)
         finally:
             self._admission.settle(reservation, 0, 0)
+
+    def _counted_as(self, name: str, team: str) -> str:
+        """The model that counts for a name: of an `auto` alias its cheapest one, since the
+        request that will be sent is not known yet."""
+        policy = None if self._catalog.get(name) else self._table.auto(split_mode(name)[0], team)
+        names = () if policy is None else policy.models()
+        return next((each for each in names if self._catalog.get(each) is not None), name)
 
     async def _counted(
         self,
@@ -137,8 +155,10 @@ def token_count_routes(counter: TokenCounter, access: Access) -> list[HTTPRouteH
         }
         try:
             principal = (await access.identify(request)).principal
-            policy = NO_POLICY if principal is None else principal.policy
-            body = await counter.count(policy, await request.body(), headers, request_id)
+            policy, team = NO_POLICY, ""
+            if principal is not None:
+                policy, team = principal.policy, principal.team_id
+            body = await counter.count(policy, team, await request.body(), headers, request_id)
         except GatewayError as error:
             text = messages_error_body(error.status, error.detail, request_id)
             return Response(

@@ -15,7 +15,9 @@ from sluice.gateway.tenancy.pages import Page, Turn
 from sluice.gateway.tenancy.roles import Place
 from sluice.gateway.tenancy.transactions import Connection
 
-ObjectType = Literal["organisation", "team", "key", "token", "model", "replica"]
+ObjectType = Literal[
+    "organisation", "team", "key", "token", "model", "replica", "routing", "router_model"
+]
 
 
 @dataclass(frozen=True, slots=True)

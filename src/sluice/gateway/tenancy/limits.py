@@ -5,8 +5,8 @@ Each level may set any of them; the tightest binds. Values only, nothing here co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -16,6 +16,9 @@ from sluice.backends.base import Endpoint
 from sluice.billing.prices import nano_usd
 
 Level = Literal["organisation", "team", "key"]
+
+#: What of a level is counted by itself; `all` is everything that isn't.
+Part = Literal["all", "budgets", "batch"]
 Period = Literal["day", "week", "month"]
 Priority = Literal["high", "normal", "low"]
 
@@ -33,6 +36,7 @@ def less_urgent(one: Priority, other: Priority) -> Priority:
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Bound = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00\s]+$(?!\n)")]
 
@@ -79,26 +83,37 @@ class Limits(
         requests_per_minute: in any 60 seconds.
         tokens_per_minute: prompt and output tokens, in any 60 seconds.
         max_concurrent: requests in progress at the same time.
+        batch_requests_per_minute, batch_tokens_per_minute, batch_max_concurrent: the same for
+            requests of the batch tier. A level that sets any of them counts those by these, and
+            the three above are its interactive requests' alone.
         budgets: at most one a period.
         allowed_models: names, or beginnings of names that end in `*`.
         allowed_endpoints: paths below `/v1`, such as `chat/completions`.
         default_max_tokens: bound on output for requests that give none.
         max_output_tokens: largest bound on output that may be asked for.
+        max_stored_bytes: what a team may keep in files; the configuration's where none is set.
         priority: how urgent the requests are where they have to wait.
         isolate_prefix_cache: a prefix cache entry that this team made serves no other team, and
             its time to first token tells no other team what was cached.
+        keep_prompts: the text of prompts may be kept with what judges made of the answers; a level
+            that says no is not overruled.
     """
 
     requests_per_minute: _Count | None = None
     tokens_per_minute: _Count | None = None
     max_concurrent: _Count | None = None
+    batch_requests_per_minute: _Count | None = None
+    batch_tokens_per_minute: _Count | None = None
+    batch_max_concurrent: _Count | None = None
     budgets: tuple[Budget, ...] = ()
     allowed_models: tuple[_Name, ...] | None = None
     allowed_endpoints: tuple[Endpoint, ...] | None = None
     default_max_tokens: _Bound | None = None
     max_output_tokens: _Bound | None = None
+    max_stored_bytes: _Bytes | None = None
     priority: Priority | None = None
     isolate_prefix_cache: bool | None = None
+    keep_prompts: bool | None = None
 
     def __post_init__(self) -> None:
         periods = [budget.period for budget in self.budgets]
@@ -115,6 +130,16 @@ class Limits(
             or bool(self.budgets)
         )
 
+    @property
+    def batch(self) -> Limits | None:
+        """Those that count batch requests by themselves; None: this level has none."""
+        given = Limits(
+            requests_per_minute=self.batch_requests_per_minute,
+            tokens_per_minute=self.batch_tokens_per_minute,
+            max_concurrent=self.batch_max_concurrent,
+        )
+        return given if given.counted else None
+
 
 NO_LIMITS = Limits()
 
@@ -127,6 +152,7 @@ class Scope:
         id: of the organisation, team or key.
         name: for people.
         time_zone: the organisation's, by its IANA name; where its budgets' periods begin.
+        part: what of the level's limits these are.
     """
 
     level: Level
@@ -134,6 +160,22 @@ class Scope:
     name: str
     limits: Limits
     time_zone: str = "UTC"
+    part: Part = "all"
+
+    def counted(self, batch: bool) -> Iterator[Scope]:
+        """What a request is counted against: the level as a whole; or, where it counts batch
+        requests by themselves, its budgets and what is left of it for the request's tier."""
+        apart, limits = self.limits.batch, self.limits
+        if apart is None:
+            if limits.counted:
+                yield self
+            return
+        rates = replace(self, limits=msgspec.structs.replace(limits, budgets=()))
+        tier = replace(self, limits=apart, part="batch") if batch else rates
+        if tier.limits.counted:
+            yield tier
+        if limits.budgets:
+            yield replace(self, limits=Limits(budgets=limits.budgets), part="budgets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +184,24 @@ class Policy:
 
     Attributes:
         scopes: the levels, from the organisation down to the key.
-        counted: those that requests are counted against.
+        counted, counted_batch: what interactive and batch requests are counted against.
         default_max_tokens: the nearest one that is set.
-        max_output_tokens: the smallest one that is set.
+        max_output_tokens, max_stored_bytes: the smallest one that is set.
         endpoints: those that every level allows; None: all.
         priority: the least urgent one that is set, else normal.
+        keep_prompts: some level says yes, and none says no.
     """
 
     scopes: tuple[Scope, ...] = ()
     counted: tuple[Scope, ...] = ()
+    counted_batch: tuple[Scope, ...] = ()
     default_max_tokens: int | None = None
     max_output_tokens: int | None = None
+    max_stored_bytes: int | None = None
     endpoints: frozenset[Endpoint] | None = None
     priority: Priority = "normal"
     isolate_prefix_cache: bool = False
+    keep_prompts: bool = False
     _models: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
 
     @classmethod
@@ -164,11 +210,13 @@ class Policy:
         scopes = tuple(scopes)
         limits = [scope.limits for scope in scopes]
         largest = [each.max_output_tokens for each in limits if each.max_output_tokens is not None]
+        stored = [each.max_stored_bytes for each in limits if each.max_stored_bytes is not None]
         allowed = [each.allowed_endpoints for each in limits if each.allowed_endpoints is not None]
         given = [each.priority for each in limits if each.priority is not None]
         return cls(
             scopes=scopes,
-            counted=tuple(scope for scope in scopes if scope.limits.counted),
+            counted=tuple(part for scope in scopes for part in scope.counted(batch=False)),
+            counted_batch=tuple(part for scope in scopes for part in scope.counted(batch=True)),
             default_max_tokens=next(
                 (
                     each.default_max_tokens
@@ -178,9 +226,12 @@ class Policy:
                 None,
             ),
             max_output_tokens=min(largest, default=None),
+            max_stored_bytes=min(stored, default=None),
             endpoints=frozenset.intersection(*map(frozenset, allowed)) if allowed else None,
             priority=min(given, key=PRIORITIES.index, default="normal"),
             isolate_prefix_cache=any(each.isolate_prefix_cache for each in limits),
+            keep_prompts=any(each.keep_prompts for each in limits)
+            and all(each.keep_prompts is not False for each in limits),
             _models=tuple(
                 each.allowed_models for each in limits if each.allowed_models is not None
             ),

@@ -26,6 +26,8 @@ Permission = Literal[
     "audit:read",
     "models:read",
     "models:write",
+    "routing:read",
+    "routing:write",
 ]
 
 PERMISSIONS: frozenset[Permission] = frozenset(get_args(Permission))
@@ -33,7 +35,9 @@ PERMISSIONS: frozenset[Permission] = frozenset(get_args(Permission))
 #: What each role may do, within its confinement.
 OF_ROLE: Mapping[Role, frozenset[Permission]] = {
     "owner": PERMISSIONS,
-    "team_admin": frozenset({"teams:read", "keys:read", "keys:write", "usage:read", "audit:read"}),
+    "team_admin": frozenset(
+        {"teams:read", "keys:read", "keys:write", "usage:read", "audit:read", "routing:read"}
+    ),
     "auditor": frozenset(each for each in PERMISSIONS if each.endswith(":read")),
 }
 

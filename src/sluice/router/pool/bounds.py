@@ -140,7 +140,11 @@ class ReplicaBound:
         if load.context_tokens + context_tokens > limits.kv_blocks * limits.block_tokens * share:
             return False
         queued = load.queued_prefill_tokens
-        if queued == 0 or queued + prefill_tokens <= self.room * share:
+        # in front of an interactive request there is no more of a batch than the step under way
+        room = self.room * share
+        if queued == 0 or queued + prefill_tokens <= (
+            min(room, limits.step_tokens) if batch else room
+        ):
             return True
         return load.weight >= 1.0 and not batch and self.opens(load) <= now
 

@@ -52,6 +52,7 @@ class Hint:
         context_tokens: the same.
         hashes: the blocks that the replica is about to have, at a dispatch; else empty.
         waiting: requests in the sender's queue.
+        urgent: the interactive ones among them.
     """
 
     gateway: str
@@ -62,6 +63,7 @@ class Hint:
     context_tokens: int
     hashes: tuple[int, ...] = ()
     waiting: int = 0
+    urgent: int = 0
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class _Peer:
     waiting: int
     number: int
     parts: dict[str, Hint]
+    urgent: int = 0
 
 
 class LoadBook:
@@ -98,8 +101,9 @@ class LoadBook:
         self._flights: dict[str, _Flight] = {}
         self._peers: dict[str, _Peer] = {}
         self._number = 0
-        #: Requests in the own queue, which hints tell the others.
+        #: Requests in the own queue, and the interactive ones, which hints tell the others.
         self.waiting = 0
+        self.urgent = 0
 
     def add(self, replica: str) -> None:
         """Take a replica in; what the others have said of it already counts."""
@@ -141,6 +145,11 @@ class LoadBook:
     def rivals(self) -> int:
         """How many other gateways have requests waiting."""
         return sum(peer.waiting > 0 for peer in self._peers.values())
+
+    @property
+    def urgent_elsewhere(self) -> int:
+        """How many interactive requests wait at other gateways."""
+        return sum(peer.urgent for peer in self._peers.values())
 
     @property
     def own_prefill_tokens(self) -> int:
@@ -197,6 +206,7 @@ class LoadBook:
             own.context_tokens,
             hashes,
             self.waiting,
+            self.urgent,
         )
 
     def receive(self, hint: Hint, now: float) -> bool:
@@ -214,7 +224,7 @@ class LoadBook:
         peer = self._peers.setdefault(hint.gateway, _Peer(now, 0, 0, {}))
         peer.heard = now
         if hint.number > peer.number:
-            peer.number, peer.waiting = hint.number, hint.waiting
+            peer.number, peer.waiting, peer.urgent = hint.number, hint.waiting, hint.urgent
         before = peer.parts.get(hint.replica)
         if before is not None and before.number >= hint.number:
             return False

@@ -173,7 +173,7 @@ class PoolBackend:
 
     def act(self, now: float) -> None:
         """Have those that wait go or be refused, if it is time."""
-        if not self._waiting:
+        if not self._waiting and not self.scheduler.pressed:
             return
         for action in self.scheduler.decide(now):
             if isinstance(action, Dispatch):

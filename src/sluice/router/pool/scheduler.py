@@ -22,7 +22,7 @@ from math import ceil
 from sluice.router.pool.actions import Action, Dispatch, PoolRequest, Yield
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.capacity import Capacity
-from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed
+from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed, Tier
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, Load, LoadBook
 from sluice.router.pool.placement import Decision, Placement
@@ -73,6 +73,8 @@ class PoolScheduler:
         self._flights: dict[str, _Flight] = {}
         self._batch: dict[str, dict[str, _Flight]] = {}
         self._hints: list[Hint] = []
+        #: So many batch requests are to make room at each replica for other gateways.
+        self.pressed = 0
         self._decided = float("-inf")
 
     def join(self, replica: str, limits: ReplicaLimits) -> None:
@@ -139,7 +141,7 @@ class PoolScheduler:
         prompt = request.prompt
         depths = self.index.match(prompt.hashes)
         work = prompt.uncached(max(depths.values(), default=0))
-        if self._over_share():
+        if self._over_share() or self._stands_back(request.tier):
             return None
         if self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now) > 0:
             return None
@@ -184,6 +186,7 @@ class PoolScheduler:
         for shed in self.queue.expired(now):
             del self._waiting[shed.request]
             actions.append(shed)
+        actions += self._make_room_elsewhere(now)
         while len(self.queue):
             placed: list[Decision] = []
             queued = self.queue.next(now, partial(self._fits, now, placed))
@@ -324,6 +327,7 @@ class PoolScheduler:
             return
         if self.loads.receive(hint, now) and hint.replica in self._capacity:
             self._capacity[hint.replica].began(now)
+        self.pressed = max(self.pressed, hint.urgent)
         if hint.hashes:
             self._insert(hint.replica, hint.hashes)
 
@@ -369,8 +373,10 @@ class PoolScheduler:
 
     def _tell_waiting(self) -> None:
         """The other gateways hear of the queue with every hint, and when it begins or ends."""
-        before, self.loads.waiting = self.loads.waiting, len(self.queue)
-        if (before > 0) != (self.loads.waiting > 0):
+        before = self.loads.waiting > 0, self.loads.urgent > 0
+        self.loads.waiting = len(self.queue)
+        self.loads.urgent = self.queue.waiting("interactive")
+        if before != (self.loads.waiting > 0, self.loads.urgent > 0):
             self._hints += [self.loads.hint(load.replica) for load in islice(self.loads, 1)]
 
     def _fits(self, now: float, placed: list[Decision], queued: QueueRequest) -> bool:
@@ -379,7 +385,7 @@ class PoolScheduler:
         depths = self.index.match(request.prompt.hashes)
         # The share is for those who crowd the queue, not for a team with one request.
         crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
-        if crowds and self._over_share():
+        if (crowds and self._over_share()) or self._stands_back(queued.tier):
             return False
         candidates = self._candidates(request, depths, now)
         if not candidates:
@@ -409,6 +415,10 @@ class PoolScheduler:
         if not rivals or self._capacity.policy is None:
             return False
         return self.loads.own_prefill_tokens >= self._capacity.room / (rivals + 1)
+
+    def _stands_back(self, tier: Tier) -> bool:
+        """Whether interactive requests wait elsewhere, which batch requests do not pass."""
+        return tier == "batch" and self.loads.urgent_elsewhere > 0
 
     def _dispatch(
         self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
@@ -447,13 +457,21 @@ class PoolScheduler:
             victims = self._victims(replica, flights, uncached, request.context_tokens, now)
             if victims and (not best or len(victims) < len(best)):
                 best = victims
-        actions: list[Action] = []
-        for flight in best:
-            actions.append(Yield(flight.request.id, flight.decision.replica))
-            self.ended(flight.request.id, now)
-            self.queue.restore(flight.queued, now)
-            self._waiting[flight.request.id] = (flight.request, flight.queued)
-        return actions
+        return [self._take_back(flight, now) for flight in best]
+
+    def _make_room_elsewhere(self, now: float) -> list[Action]:
+        """Take back as many batch requests at each replica as interactive ones wait elsewhere."""
+        pressed, self.pressed = self.pressed, 0
+        if not pressed or not self.loads.urgent_elsewhere:
+            return []
+        young = [flight for own in self._batch.values() for flight in list(own.values())[-pressed:]]
+        return [self._take_back(flight, now) for flight in young]
+
+    def _take_back(self, flight: _Flight, now: float) -> Yield:
+        self.ended(flight.request.id, now)
+        self.queue.restore(flight.queued, now)
+        self._waiting[flight.request.id] = (flight.request, flight.queued)
+        return Yield(flight.request.id, flight.decision.replica)
 
     def _victims(
         self, replica: str, flights: Mapping[str, _Flight], uncached: int, context: int, now: float

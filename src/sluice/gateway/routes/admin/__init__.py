@@ -12,6 +12,7 @@ from litestar import Router
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
+from sluice.gateway.learning.models import RouterModels
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin.audit import audit_routes
 from sluice.gateway.routes.admin.bodies import MAX_BODY_BYTES
@@ -20,6 +21,8 @@ from sluice.gateway.routes.admin.keys import key_routes
 from sluice.gateway.routes.admin.models import Configured, model_registry, model_registry_routes
 from sluice.gateway.routes.admin.organisations import organisation_routes
 from sluice.gateway.routes.admin.pools import pool_routes
+from sluice.gateway.routes.admin.router_models import router_model_routes
+from sluice.gateway.routes.admin.routing import Routing, routing_routes
 from sluice.gateway.routes.admin.teams import team_routes
 from sluice.gateway.routes.admin.tokens import token_routes
 from sluice.gateway.tenancy.audit import AuditLog
@@ -31,7 +34,7 @@ from sluice.router.pool.pools import Pools
 
 
 def admin_router(
-    pool: asyncpg.Pool, access: Access, configured: Configured, pools: Pools
+    pool: asyncpg.Pool, access: Access, configured: Configured, pools: Pools, routing: Routing
 ) -> Router:
     """The admin API over a database."""
     organisations, teams = Organisations(pool), Teams(pool)
@@ -50,6 +53,8 @@ def admin_router(
             *token_routes(Tokens(pool), organisations, teams),
             *model_registry_routes(model_registry(pool), configured),
             *pool_routes(pools, pool),
+            *routing_routes(routing, teams),
+            *router_model_routes(RouterModels(pool)),
             *audit_routes(AuditLog(pool), organisations, teams),
         ],
         guards=[guard],

@@ -1,0 +1,191 @@
+"""What a batch does to interactive requests: `python -m bench.tiers --vllm URL --model NAME`.
+
+One vLLM behind a gateway and a batch worker, in turns with interactive requests alone, with a
+saturating batch alone, and with both. Start it with `--scheduling-policy priority`. What is
+compared is the time to the first token, and the batch's items against those that the interactive
+requests' tokens left it.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from bench.batch import call, running
+from bench.machine import free_port
+from bench.process import Server
+from bench.sluice import State
+
+_ITEM_TOKENS = 64
+_ANSWER_TOKENS = 16
+_JOB_ITEMS = 20_000
+
+
+def main() -> None:
+    """Measure, and print one line for each kind of turn."""
+    parser = argparse.ArgumentParser(prog="python -m bench.tiers", description=__doc__)
+    parser.add_argument("--vllm", required=True, help="address of the engine")
+    parser.add_argument("--model", required=True, help="what it serves")
+    parser.add_argument("--max-running", type=int, default=16, help="sequences that it batches")
+    parser.add_argument("--rate", type=float, default=2.0, help="interactive requests a second")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a turn")
+    parser.add_argument("--turns", type=int, default=3)
+    args = parser.parse_args()
+    program = str(Path(sys.executable).parent / "sluice")
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as directory:
+        logs = Path(directory)
+        state = State(program, logs)
+        state.start()
+        try:
+            _measure(args, program, state, logs)
+        finally:
+            state.stop()
+
+
+def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -> None:
+    env = {**state.env, "SLUICE_FILES_DIR": str(logs / "files")}
+    port = free_port()
+    config = logs / "tiers.json"
+    config.write_text(json.dumps(_config(args.vllm, args.model, args.max_running)))
+    command = [program, "serve", "--config", str(config), "--port", str(port)]
+    site = _Site(f"http://127.0.0.1:{port}", env["BENCH_KEY"], args.rate, args.seconds)
+    # elsewhere in a deployment: here it must not take the engine's processor time
+    worker = ["nice", "-n", "15", program, "batch", "run", "--config", str(config)]
+    alone: list[float] = []
+    together: list[float] = []
+    items = {"batch": 0, "both": 0}
+    with running("gateway", command, logs, None, env) as gateway:
+        gateway.wait_until_answering(f"{site.url}/health/live")
+        site.submit()
+        for _ in range(args.turns):
+            alone += site.interact()
+            with _worker(site, worker, logs, env):
+                before = site.completed()
+                time.sleep(args.seconds)
+                items["batch"] += site.completed() - before
+                before = site.completed()
+                together += site.interact()
+                items["both"] += site.completed() - before
+    seconds = args.turns * args.seconds
+    left = items["batch"] - len(together) * _ANSWER_TOKENS / _ITEM_TOKENS
+    print(f"interactive alone: {_times(alone)}")
+    print(f"with a batch:      {_times(together)}")
+    print(
+        f"batch: {items['batch'] / seconds:.1f} items a second alone, {items['both'] / seconds:.1f}"
+        f" beside: {items['both'] / left:.0%} of what is left"
+    )
+
+
+class _Site:
+    """The gateway, as its clients see it."""
+
+    def __init__(self, url: str, key: str, rate: float, seconds: float) -> None:
+        self.url = url
+        self._key = key
+        self._rate = rate
+        self._seconds = seconds
+        self._draw = Random(1)
+        self._job = ""
+
+    def submit(self) -> None:
+        """A job that does not end."""
+        made = call(f"{self.url}/v1/batch", self._key, b"".join(map(_line, range(_JOB_ITEMS))))
+        self._job = str(made["batch_id"])
+
+    def completed(self) -> int:
+        """Items of the job that are done."""
+        counts = call(f"{self.url}/v1/batch/{self._job}", self._key)["request_counts"]
+        assert isinstance(counts, dict)
+        return int(counts["completed"])
+
+    def interact(self) -> list[float]:
+        """Ask for a turn, whatever becomes of the answers; times to the first token, seconds."""
+        return asyncio.run(self._interact())
+
+    async def _interact(self) -> list[float]:
+        headers = {"authorization": f"Bearer {self._key}"}
+        async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[float]] = []
+            end = time.monotonic() + self._seconds
+            while time.monotonic() < end:
+                tasks.append(group.create_task(self._ask(session, len(tasks))))
+                await asyncio.sleep(self._draw.expovariate(self._rate))
+        return [task.result() for task in tasks]
+
+    async def _ask(self, session: aiohttp.ClientSession, number: int) -> float:
+        body = _body(f"A question of a person, number {number} of this turn", _ANSWER_TOKENS)
+        began = time.perf_counter()
+        first = 0.0
+        url = f"{self.url}/v1/chat/completions"
+        async with session.post(url, json={**body, "stream": True}) as response:
+            response.raise_for_status()
+            async for line in response.content:
+                if not first and b'"content":"' in line and b'"content":""' not in line:
+                    first = time.perf_counter() - began
+        return first
+
+
+@contextmanager
+def _worker(site: _Site, command: list[str], logs: Path, env: dict[str, str]) -> Iterator[Server]:
+    """A worker, once it is up to speed."""
+    with running("worker", command, logs, None, env) as worker:
+        before, deadline = site.completed(), time.monotonic() + 120
+        while site.completed() < before + 64:
+            worker.check_alive()
+            if time.monotonic() > deadline:
+                raise SystemExit("the batch does not get going")
+            time.sleep(0.2)
+        yield worker
+
+
+def _times(seconds: list[float]) -> str:
+    cuts = statistics.quantiles(seconds, n=10)
+    middle, late = statistics.median(seconds) * 1000, cuts[-1] * 1000
+    return f"p50 {middle:.0f} ms, p90 {late:.0f} ms to the first token, {len(seconds)} requests"
+
+
+def _line(number: int) -> bytes:
+    line = {
+        "custom_id": f"request-{number}",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": _body(f"Item {number} of a batch: say something", _ITEM_TOKENS),
+    }
+    return json.dumps(line).encode() + b"\n"
+
+
+def _body(prompt: str, tokens: int) -> dict[str, object]:
+    messages = [{"role": "user", "content": prompt}]
+    return {"model": "bench", "messages": messages, "max_tokens": tokens, "ignore_eos": True}
+
+
+def _config(vllm: str, model: str, max_running: int) -> dict[str, object]:
+    pool = {
+        "engine_priority": True,
+        "max_running": max_running,
+        "ttft_slo_seconds": {"interactive": 2.0},
+    }
+    return {
+        "providers": {"gpu": {"kind": "vllm", "replicas": [vllm], "pool": pool}},
+        "models": [
+            {
+                "name": "bench",
+                "context_length": 2048,
+                "capabilities": ["chat"],
+                "deployments": [{"provider": "gpu", "model": model}],
+            }
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""`model_used` in the bodies of answers to `auto`: which model it was that answered.
+
+It is put into the bytes, and nothing else of them changes: into a whole answer as its last member,
+into a stream in its first event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from sluice.router.dispatch import StreamStart
+
+_DATA = b"data: {"
+
+
+def in_answer(body: bytes, model: str | None) -> bytes:
+    """A JSON answer that says which model it is from; as it is where none is given."""
+    end = body.rfind(b"}") if model is not None else -1
+    if end < 0:
+        return body
+    separator = b"" if body[:end].rstrip().endswith(b"{") else b","
+    return b"%s%s%s%s" % (body[:end], separator, _member(model), body[end:])
+
+
+def in_events(start: StreamStart, model: str | None) -> StreamStart:
+    """A stream whose first event says it; as it is where no model is given."""
+    if model is None:
+        return start
+    head = start.head
+    at = 0 if head.startswith(_DATA) else head.find(b"\n" + _DATA) + 1
+    if at == 0 and not head.startswith(_DATA):
+        return start
+    at += len(_DATA)
+    separator = b"" if head[at : at + 1] == b"}" else b","
+    said = b"%s%s%s%s" % (head[:at], _member(model), separator, head[at:])
+    return replace(start, head=said)
+
+
+def _member(model: str | None) -> bytes:
+    return b'"model_used":' + msgspec.json.encode(model)

@@ -1,0 +1,10 @@
+"""`model: auto`: which model answers, by how much a request needs a strong one.
+
+documents      what an operator says: tiers of models, and weights of deployments (values)
+table          the documents in force, by alias and team
+needs          what a request needs of a model (pure)
+calibration    thresholds that give each tier its share of a team's own traffic
+standings      what a conversation had until now
+decision       from a score to models in order (pure)
+router         the stage of the request's path that does all this
+"""

@@ -1,0 +1,109 @@
+"""Conversations: what stands for one, and what it had until now.
+
+A gateway process remembers the conversations that it serves; where several share the traffic, a
+load balancer that keeps a conversation on one of them keeps it in its tier.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from sluice.router.auto.documents import AutoPolicy
+from sluice.wire.request import Request
+
+#: Conversations that are remembered; the one that was silent the longest goes first.
+CONVERSATIONS = 50_000
+
+#: Seconds of silence after which one is over.
+SILENCE_SECONDS = 3_600.0
+
+
+class _Turn(msgspec.Struct):
+    role: str = ""
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_turns = msgspec.json.Decoder(list[_Turn])
+
+
+def conversation_key(team: str, alias: str, session: bytes | None, request: Request) -> bytes:
+    """What stands for a request's conversation: the session that the client names, else how the
+    conversation began, which each of its requests repeats.
+
+    Args:
+        team, alias: other teams' conversations are others, and so are other aliases'.
+        session: `x-session-id`.
+        request: whose `messages` are looked at.
+
+    Returns:
+        16 bytes, which tell nothing of the text.
+    """
+    digest = hashlib.blake2b(f"{team}\0{alias}\0".encode(), digest_size=16)
+    if session:
+        digest.update(session)
+        return digest.digest()
+    try:
+        turns = _turns.decode(request.members.get("messages", b"[]"))
+    except (msgspec.DecodeError, RecursionError):
+        turns = []
+    if not turns:  # of other operations only the whole prompt is known
+        for name in ("input", "prompt"):
+            digest.update(request.members.get(name, b""))
+        return digest.digest()
+    for turn in turns:
+        digest.update(turn.content)
+        if turn.role == "user":
+            break
+    return digest.digest()
+
+
+@dataclass(slots=True)
+class Standing:
+    """What a conversation had.
+
+    Attributes:
+        score: the highest of its requests.
+        tier: its tier's position.
+        policy: which that is a position in.
+        seen: when its last request came, on the monotonic clock.
+    """
+
+    score: float
+    tier: int
+    policy: AutoPolicy
+    seen: float
+
+
+class Standings:
+    """Remembers what conversations had."""
+
+    def __init__(
+        self, most: int = CONVERSATIONS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Args:
+        most: that are remembered.
+        clock: seconds that never go back.
+        """
+        self._most = most
+        self._clock = clock
+        self._known: OrderedDict[bytes, Standing] = OrderedDict()
+
+    def get(self, key: bytes, policy: AutoPolicy) -> Standing | None:
+        """What a conversation had until now; None: it is new, or over, or the policy is."""
+        known = self._known.get(key)
+        if known is None or known.policy is not policy:
+            return None
+        return None if self._clock() - known.seen > SILENCE_SECONDS else known
+
+    def put(self, key: bytes, score: float, tier: int, policy: AutoPolicy) -> None:
+        """What it has from now on."""
+        self._known[key] = Standing(score, tier, policy, self._clock())
+        self._known.move_to_end(key)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)

@@ -1,0 +1,41 @@
+"""Fixtures of the batch tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from sluice.gateway.batch.storage import Storage
+from sluice.migrations import migrate
+from tests.gateway.batch.jobs_site import JobsSite
+
+
+@pytest.fixture
+async def jobs_site(database: str, tmp_path: Path) -> AsyncIterator[JobsSite]:
+    """A database of its own, with the schema."""
+    await migrate(database)
+    async with asyncpg.create_pool(database, min_size=1, max_size=8) as pool:
+        yield JobsSite(pool, Storage(tmp_path / "files"))
+
+
+@pytest.fixture(scope="session")
+def batch_database(new_database: Callable[[str], str]) -> str:
+    """The URL of a database that tests share, one after the other."""
+    return new_database("batches")
+
+
+@pytest.fixture
+async def emptied_site(batch_database: str, tmp_path: Path) -> AsyncIterator[JobsSite]:
+    """As `jobs_site`, in the shared database, which is emptied first."""
+    async with asyncpg.create_pool(batch_database, min_size=1, max_size=8) as pool:
+        await pool.execute("TRUNCATE teams, usage_records, usage_daily CASCADE")
+        yield JobsSite(pool, Storage(tmp_path / "files"))
+
+
+@pytest.fixture(scope="session")
+def doors_database(new_database: Callable[[str], str]) -> str:
+    """One database for all tests of the front doors: each has teams of its own there."""
+    return new_database("doors")

@@ -1,0 +1,223 @@
+"""`/v1/batch`: every form of a submission, and results as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.gateway.batch.doors_site import BODY, GOOD, DoorsSite, doors_site, jsonl, request_line
+
+
+@pytest.fixture
+async def site(doors_database: str, tmp_path: Path) -> AsyncIterator[DoorsSite]:
+    async with doors_site(doors_database, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+async def http(site: DoorsSite) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client with a key."""
+    async with site.bare(await site.key()) as client:
+        yield client
+
+
+OPTIONS = {
+    "priority": "low",
+    "completion_window": "90m",
+    "callback_url": "https://example.org/done",
+}
+METADATA = {"project": "x"}
+FORM = "application/x-www-form-urlencoded"  # what curl says of --data-binary
+
+
+def check(answer: httpx2.Response, total: int = 3) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    job: dict[str, Any] = answer.json()
+    assert job["batch_id"].startswith("batch_")
+    assert job["status"] == "in_progress"
+    assert job["request_counts"] == {"total": total, "completed": 0, "failed": 0}
+    assert job["created_at"] <= job["estimated_completion"] <= job["expires_at"]
+    return job
+
+
+def check_options(job: dict[str, Any]) -> None:
+    assert job["priority"] == "low"
+    assert job["completion_window"] == "90m"
+    assert job["metadata"] == METADATA
+    assert job["callback"]["url"] == OPTIONS["callback_url"]
+    assert job["expires_at"] == job["created_at"] + 5400
+
+
+async def test_lines(http: httpx2.AsyncClient, site: DoorsSite) -> None:
+    query = {**OPTIONS, "metadata": json.dumps(METADATA)}
+    answer = await http.post(
+        "/v1/batch", content=GOOD, params=query, headers={"content-type": FORM}
+    )
+    check_options(check(answer))
+    assert await site.counts() == (1, 1, 3)
+
+
+async def test_a_form(http: httpx2.AsyncClient) -> None:
+    fields = {**OPTIONS, "metadata": json.dumps(METADATA)}
+    job = check(await http.post("/v1/batch", data=fields, files={"file": ("j.jsonl", GOOD)}))
+    check_options(job)
+    file = (await http.get(f"/v1/files/{job['input_file_id']}")).json()
+    assert (file["filename"], file["purpose"], file["bytes"]) == ("j.jsonl", "batch", len(GOOD))
+
+
+async def test_a_list_of_requests(http: httpx2.AsyncClient) -> None:
+    requests = [request_line("x"), {"body": BODY}, BODY]
+    job = check(
+        await http.post("/v1/batch", json={"requests": requests, "metadata": METADATA, **OPTIONS})
+    )
+    check_options(job)
+    content = (await http.get(f"/v1/files/{job['input_file_id']}/content")).text
+    ids = [json.loads(line)["custom_id"] for line in content.splitlines()]
+    assert ids == ["x", "request-2", "request-3"]
+
+
+async def test_the_same_batch_through_both_doors(http: httpx2.AsyncClient) -> None:
+    job = check(await http.post("/v1/batch", content=GOOD))
+    batch = (await http.get(f"/v1/batches/{job['batch_id']}")).json()
+    assert batch["id"] == job["batch_id"]
+    assert "batch_id" not in batch
+    assert [each["id"] for each in (await http.get("/v1/batches")).json()["data"]] == [batch["id"]]
+    listed = (await http.get("/v1/batch")).json()["data"]
+    assert [each["batch_id"] for each in listed] == [batch["id"]]
+    cancelled = (await http.post(f"/v1/batch/{batch['id']}/cancel")).json()
+    assert (cancelled["batch_id"], cancelled["status"]) == (batch["id"], "cancelling")
+
+
+BAD = GOOD + jsonl(request_line("d", body={**BODY, "stream": True}))
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "message"),
+    [
+        ({"content": BAD}, 400, "Line 4: `stream`"),
+        ({"files": {"file": ("a", BAD)}}, 400, "Line 4: `stream`"),
+        ({"json": {"requests": [BODY, {**BODY, "stream": True}]}}, 400, "Line 2: `stream`"),
+        ({"content": b""}, 400, "no requests"),
+        ({"json": {"requests": []}}, 400, "no requests"),
+        ({"json": {"requests": [BODY, 5]}}, 400, "Line 2: is not a valid JSON object"),
+        ({"json": {"requests": [BODY], "priority": "urgent"}}, 400, "priority"),
+        ({"content": GOOD, "params": {"priority": "urgent"}}, 400, "priority"),
+        ({"content": GOOD, "params": {"nonsense": "1"}}, 400, "nonsense"),
+        ({"content": GOOD, "params": {"metadata": "{"}}, 400, "JSON"),
+        ({"content": GOOD, "params": {"endpoint": "/v1/embeddings"}}, 400, "endpoint"),
+        ({"content": GOOD, "params": {"callback_url": "file:///x"}}, 400, "callback_url"),
+        ({"data": {"callback_url": "file:///x"}, "files": {"file": ("a", GOOD)}}, 400, "callback"),
+        ({"files": {"other": ("a", GOOD)}}, 400, "`file` is required"),
+        ({"content": GOOD, "headers": {"content-type": "application/json"}}, 400, "jsonl"),
+        ({"content": GOOD, "headers": {"content-encoding": "gzip"}}, 415, "Compressed"),
+        ({"json": {"requests": [{**BODY, "x": "y" * 100_000}]}}, 413, "as lines"),
+        ({"json": {"requests": [{**BODY, "model": "nonsense"}]}}, 404, "nonsense"),
+    ],
+)
+async def test_what_is_refused_leaves_nothing(
+    http: httpx2.AsyncClient, site: DoorsSite, sent: dict[str, Any], status: int, message: str
+) -> None:
+    answer = await http.post("/v1/batch", **sent)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert message in f"{error['message']} {error['param']}"
+    assert await site.counts() == (0, 0, 0)
+
+
+async def test_no_key(site: DoorsSite) -> None:
+    assert (await site.http.post("/v1/batch", content=GOOD)).status_code == 401
+
+
+def lines(answer: httpx2.Response) -> list[dict[str, Any]]:
+    assert answer.headers["content-type"].startswith("application/jsonl")
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+async def test_results_while_it_runs_and_from_where_one_was(
+    http: httpx2.AsyncClient, site: DoorsSite
+) -> None:
+    many = jsonl(*(request_line(str(number)) for number in range(1, 121)))
+    url = f"/v1/batch/{check(await http.post('/v1/batch', content=many), 120)['batch_id']}"
+    id = url.rpartition("/")[2]
+    assert lines(await http.get(f"{url}/results")) == []
+    for line in range(1, 121):
+        await site.answer(id, line, ok=line != 60)
+    first = lines(await http.get(f"{url}/results"))
+    assert [each["custom_id"] for each in first] == [str(n) for n in range(1, 121) if n != 60]
+    assert [each["custom_id"] for each in lines(await http.get(f"{url}/errors"))] == ["60"]
+    rest = lines(await http.get(f"{url}/results", params={"after": first[99]["sequence"]}))
+    assert rest == first[100:]
+    job = (await http.get(url)).json()
+    assert job["request_counts"] == {"total": 120, "completed": 119, "failed": 1}
+    assert (job["cost_nano_usd"], job["cost_usd"]) == (180_000, "0.00018")
+    assert (await http.get(f"{url}/results?after=-1")).status_code == 400
+    assert (await http.get(f"{url}/results?after=x")).status_code == 400
+
+
+async def test_results_are_followed_to_the_end(http: httpx2.AsyncClient, site: DoorsSite) -> None:
+    id = check(await http.post("/v1/batch", content=GOOD))["batch_id"]
+    await site.answer(id, 1)
+    following = asyncio.create_task(http.get(f"/v1/batch/{id}/results?follow=true"))
+    await asyncio.sleep(0)
+    await site.answer(id, 2)
+    await site.end(id)
+    assert [each["custom_id"] for each in lines(await following)] == ["1", "2"]
+    job = (await http.get(f"/v1/batch/{id}")).json()
+    assert (job["status"], job["estimated_completion"]) == ("completed", None)
+
+
+async def test_another_teams_results_are_not_there(
+    http: httpx2.AsyncClient, site: DoorsSite
+) -> None:
+    id = check(await http.post("/v1/batch", content=GOOD))["batch_id"]
+    async with site.bare(await site.key("other")) as other:
+        for method, path in (
+            ("GET", ""),
+            ("GET", "/results"),
+            ("GET", "/errors"),
+            ("POST", "/cancel"),
+        ):
+            answer = await other.request(method, f"/v1/batch/{id}{path}")
+            assert answer.status_code == 404
+        assert (await other.get("/v1/batch")).json()["data"] == []
+
+
+async def test_a_quota(doors_database: str, tmp_path: Path) -> None:
+    async with (
+        doors_site(doors_database, tmp_path, team_bytes=2 * len(GOOD)) as site,
+        site.bare(await site.key()) as http,
+    ):
+        together = await asyncio.gather(*(http.post("/v1/batch", content=GOOD) for _ in range(4)))
+        assert sorted(answer.status_code for answer in together) == [200, 200, 429, 429]
+        assert await site.counts() == (2, 2, 6)
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(
+    http: httpx2.AsyncClient, site: DoorsSite
+) -> None:
+    messages = iter(
+        [
+            {"type": "http.request", "body": GOOD, "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+    )
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(name.lower().encode(), value.encode()) for name, value in http.headers.items()]
+    scope = {"type": "http", "method": "POST", "path": "/v1/batch", "headers": headers}
+    await site.app({**scope, "query_string": b"", "http_version": "1.1"}, receive, send)
+    assert sent[0]["status"] == 400
+    assert await site.counts() == (0, 0, 0)
+    assert site.objects() == []

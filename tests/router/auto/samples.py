@@ -1,0 +1,62 @@
+"""Models, tiers and requests for tests of auto routing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sluice.router.auto.documents import AutoPolicy, RoutingDocument
+from sluice.router.auto.needs import Needs
+from sluice.router.catalog import Capability, Deployment, Model
+from sluice.router.complexity.scorer import Scored, Scorer
+from sluice.router.complexity.view import RequestView
+from sluice.wire.request import Request
+
+CHAT = Needs(frozenset[Capability]({"chat"}), 100, "interactive")
+
+
+def model(
+    name: str,
+    *more: Capability,
+    context_length: int = 1_000,
+    weights: tuple[int, ...] = (100,),
+) -> Model:
+    deployments = tuple(
+        Deployment("p", f"{name}-{number}", weight) for number, weight in enumerate(weights)
+    )
+    return Model(
+        name, context_length, frozenset({"chat", *more}), frozenset({"interactive"}), deployments
+    )
+
+
+def policy(*tiers: dict[str, Any], **more: Any) -> AutoPolicy:
+    """Of `small` and `large`, a third of the requests for the latter, but for what is given."""
+    both = (
+        {"name": "economy", "models": {"small": 1}},
+        {"name": "quality", "models": {"large": 1}, "share": 0.3},
+    )
+    return msgspec.convert({"tiers": tiers or both, **more}, AutoPolicy)
+
+
+def document(**more: Any) -> RoutingDocument:
+    return RoutingDocument(auto=policy(**more))
+
+
+class ByLength(Scorer):
+    """Scores a prompt by how much of 100 characters it has: what it gives is plain to see."""
+
+    name = "by-length"
+    quantiles = tuple(number / 100 for number in range(101))
+
+    def __init__(self) -> None:
+        """Nothing to load."""
+
+    def score(self, view: RequestView) -> Scored:
+        return Scored(min(len(view.text) / 100, 1.0), ("length=+0.50",), b"features")
+
+
+def request(text: str, **members: Any) -> Request:
+    body = {"messages": [{"role": "user", "content": text}], **members}
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
+    return Request(raw, model=members.get("model", "auto"), max_tokens=10, prompt_characters=200)

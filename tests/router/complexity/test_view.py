@@ -1,0 +1,130 @@
+"""What is read of requests of every format, short and huge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sluice.router.complexity.view import HEAD, TAIL, RequestView, cut, read_view
+from sluice.wire.objects import RawObject, decode_object
+
+
+def members(**values: Any) -> RawObject:
+    return decode_object(msgspec.json.encode(values))
+
+
+def chat(*turns: tuple[str, Any], **more: Any) -> RequestView:
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return read_view(members(messages=messages, **more))
+
+
+def test_the_last_user_message_is_read() -> None:
+    seen = chat(
+        ("system", "You are terse."),
+        ("user", "Tell me all about the history of rivers in Asia."),
+        ("assistant", "No."),
+        ("user", "Then derive the quadratic formula step by step."),
+    )
+    assert seen.text == "Then derive the quadratic formula step by step."
+    assert (seen.system, seen.turns) == ("You are terse.", 2)
+
+
+def test_a_short_message_is_read_with_the_one_before_it() -> None:
+    seen = chat(("user", "Derive the quadratic formula."), ("assistant", "x"), ("user", "go on"))
+    assert seen.text == "Derive the quadratic formula.\ngo on"
+
+
+def test_results_of_tools_are_passed_over() -> None:
+    result = [{"type": "tool_result", "tool_use_id": "1", "content": "42"}]
+    seen = chat(("user", "Look up what the sixth harmonic number is."), ("user", result))
+    assert seen.text == "Look up what the sixth harmonic number is."
+
+
+def test_parts_are_read_and_images_are_seen() -> None:
+    parts = [
+        {"type": "text", "text": "What is on this picture of a triangle with three sides?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    ]
+    seen = chat(("user", parts))
+    assert seen.images
+    assert seen.text == "What is on this picture of a triangle with three sides?"
+
+
+@pytest.mark.parametrize(
+    ("body", "system"),
+    [
+        ({"messages": [{"role": "user", "content": "Hi " * 20}], "system": "S"}, "S"),
+        ({"messages": [{"role": "user", "content": "Hi " * 20}], "system": [{"text": "S"}]}, "S"),
+        ({"input": "Hi " * 20, "instructions": "S"}, "S"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi " * 20}]}]},
+            "",
+        ),
+        ({"prompt": "Hi " * 20}, ""),
+    ],
+)
+def test_every_format_is_read(body: dict[str, Any], system: str) -> None:
+    seen = read_view(members(**body))
+    assert seen.text == "Hi " * 20
+    assert seen.system == system
+
+
+def test_tools_and_schemas_are_seen() -> None:
+    plain = chat(("user", "hi"), tools=[])
+    assert not plain.tools
+    assert not plain.schema
+    asked = chat(
+        ("user", "hi"), tools=[{"type": "function"}], response_format={"type": "json_object"}
+    )
+    assert asked.tools
+    assert asked.schema
+    responses = members(input="hi", text={"format": {"type": "json_schema"}})
+    assert read_view(responses).schema
+
+
+def test_long_texts_lose_their_middle() -> None:
+    text = "a" * HEAD + "b" * 50_000 + "c" * TAIL
+    assert chat(("user", text)).text == cut(text) == "a" * HEAD + "\n" + "c" * TAIL
+
+
+@pytest.mark.parametrize("size", [30_000, 3_000_000])
+@pytest.mark.parametrize("letter", ["é", "\\", '"', "\n", "😀", "\u0001"])
+def test_a_cut_through_an_escape_or_a_character_does_no_harm(size: int, letter: str) -> None:
+    for shift in range(7):
+        seen = chat(("user", "x" * shift + letter * (size // 4) + " and so it ends"))
+        assert seen.text.endswith(f"{letter} and so it ends")
+
+
+def test_the_end_of_a_huge_conversation_is_read() -> None:
+    turns = [("user", "word " * 20_000), ("assistant", "yes"), ("user", 'why "not"?\nProve it.')]
+    text = chat(*turns).text
+    assert text.endswith('why "not"?\nProve it.')
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{}",
+        b'{"messages":5}',
+        b'{"messages":[3]}',
+        b'{"messages":[]}',
+        b'{"messages":null}',
+        b'{"messages":[{"role":"user","content":[7]}],"response_format":4,"tools":null}',
+        b'{"input":{},"text":[]}',
+        b'{"prompt":[1,2]}',
+        b'{"messages":[{"role":"user","content":null}]}',
+        b'{"messages":[{"role":"user","content":123456}]}',
+        b'{"messages":[{"role":"user","content":[{"type":"text","text":true}]}]}',
+        b'{"messages":[{"role":"user"}]}',
+    ],
+)
+def test_what_can_t_be_read_is_not_seen(raw: bytes) -> None:
+    seen = read_view(decode_object(raw))
+    assert (seen.text, seen.turns, seen.schema) == ("", 1, False)
+
+
+def test_a_prompt_is_seen_as_the_request_that_holds_it() -> None:
+    prompt = "Prove that 17 is prime, and say how you know it."
+    assert RequestView.of_prompt(prompt) == chat(("user", prompt))
