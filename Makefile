@@ -4,6 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests that mostly wait share the machine; engines and drills have it to themselves.
+TWO_AT_ONCE := -n 2 --dist loadfile
+ALONE := vllm or katan or drill or pool
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engines up test test-pool test-fast lint audit compat bench bench-loop bench-routing lock clean
@@ -26,13 +29,14 @@ up: setup ## run everything on this machine: gateway, billing, Postgres, Valkey
 	exec $(BIN)/sluice up $(ARGS)
 
 test: lint engines ## all tests, the real vLLM included; the long drills of pools are test-pool's
-	$(BIN)/pytest -m "not pool"
+	$(BIN)/pytest $(TWO_AT_ONCE) -m "not ($(ALONE))"
+	$(BIN)/pytest -m "($(ALONE)) and not pool"
 
 test-pool: setup engines ## a pool of several real vLLM engines: kills, hangs, drains, cache hits
 	$(BIN)/pytest -m pool
 
 test-fast: setup ## the tests that need no engine and little time
-	$(BIN)/pytest -m "not vllm and not katan and not slow"
+	$(BIN)/pytest $(TWO_AT_ONCE) -m "not ($(ALONE)) and not slow"
 
 lint: setup ## formatting, lint, types, import direction
 	$(BIN)/ruff format --check .

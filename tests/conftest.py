@@ -55,3 +55,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(here).as_posix()
         if path.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+        if path.startswith("drills"):
+            item.add_marker(pytest.mark.drill)

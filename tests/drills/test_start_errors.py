@@ -74,7 +74,10 @@ def test_the_address_is_another_machines() -> None:
     [
         ("providers: [", ": not valid YAML: line "),
         ("", ": must be a mapping"),
-        ("providers:\n  sim: {kind: simulator}\n", ":1: models: Field required"),
+        (
+            "providers:\n  sim: {kind: simulator}\n",
+            ":1: models: is empty; only vLLM providers serve models",
+        ),
         ("providers:\n  sim: {kind: simulator, speed: 3}" + MODEL, ":2: providers.sim.speed: "),
         ("providers:\n  other: {kind: simulator}" + MODEL, ":7: models.0.deployments.0.provider: "),
         ("providers:\n  sim:\n    kind: openai\n    api_key: ${NOT_SET}" + MODEL, ":4: providers."),

@@ -76,7 +76,7 @@ def branching(number: int, seed: int) -> Load:
 async def test_a_full_cache_keeps_and_forgets_what_the_real_one_does(
     small_engine: VllmEngine,
 ) -> None:
-    load = branching(80, seed=5)
+    load = branching(36, seed=5)
     real = await measure(small_engine.url, small_engine.model, load, salt="one")
     simulated = simulate(same_sizes(small_engine), load)
     assert [each.timing.cached for each in simulated] == [timing.cached for timing in real]

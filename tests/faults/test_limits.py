@@ -56,7 +56,9 @@ def test_case_70_a_wait_in_any_form_reaches_the_caller(
 
 
 @pytest.mark.parametrize(
-    ("form", "value"), [("past", in_seconds(-60)), ("garbage", "soon, perhaps"), ("negative", "-5")]
+    ("form", "value"),
+    [("past", in_seconds(-60)), ("garbage", "soon, perhaps"), ("negative", "-5")],
+    ids=["past", "garbage", "negative"],
 )
 def test_a_wait_that_is_none_rests_nobody(
     touchy: Gateway, scripted: Upstream, form: str, value: str

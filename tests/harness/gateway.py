@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -23,13 +26,22 @@ from tests.harness.polling import eventually
 TEAM_KEY = "sk-test-team-0123456789abcdef0123456789abcdef"
 ADMIN_KEY = "sk-test-admin-0123456789abcdef0123456789abcde"
 
+#: Below those that systems give to outgoing connections; a range for each of several test runners.
+_PORTS = 3_000
+_FIRST_PORT = 20_000 + _PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
+_ports = itertools.cycle(range(_FIRST_PORT, _FIRST_PORT + _PORTS))
+_ports_lock = threading.Lock()
+
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that nobody else will be given soon."""
+    for _ in range(_PORTS):
+        with _ports_lock:
+            port = next(_ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
 
 
 def sluice(*arguments: str) -> list[str]:

@@ -244,6 +244,16 @@ class TestContent:
         assert not stream.has_content
         assert stream.usage(0).output_tokens == 0
 
+    @pytest.mark.parametrize("function", [{"name": "f"}, {"name": "f", "arguments": None}])
+    def test_a_call_has_arguments_even_where_it_was_cut_before_any_came(
+        self, function: dict[str, Any]
+    ) -> None:
+        call = {"index": 0, "id": "t", "type": "function", "function": function}
+        out, _ = run([event(delta(tool_calls=[call]))])
+        (body,) = bodies(out + DONE_EVENT)
+        (said,) = body["choices"][0]["delta"]["tool_calls"]
+        assert said == {**call, "function": {"name": "f", "arguments": ""}}
+
     def test_legacy_completions_end_like_chats(self) -> None:
         end = {"model": "m", "choices": [{"index": 0, "text": "x", "finish_reason": "length"}]}
         out, stream = run([event(end) + DONE_EVENT])

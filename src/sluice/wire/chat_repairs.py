@@ -1,7 +1,8 @@
 """What OpenAI promises of a chat answer and its imitators get wrong, put right.
 
-Each call's first delta has a type, each of its deltas an index, and none but the first its id and
-name, which clients would join; an answer that calls ends with `tool_calls`, unless it was cut;
+Each call's first delta has a type, and arguments, which clients join to a text even where the
+answer was cut before any came; each of its deltas has an index, and none but the first its id and
+name, which clients would join too; an answer that calls ends with `tool_calls`, unless it was cut;
 reasoning stands under `reasoning_content` too, the name that most clients know. Choices that need
 none of this keep their bytes.
 """
@@ -126,7 +127,7 @@ def _complete(call: RawObject, calls: _Calls) -> bool:
     name = _value(function, "name")
     if place not in calls.opened:
         calls.opened[place] = name
-        return _name_type(call) or changed
+        return any([_name_type(call), _begin_arguments(call, function), changed])
     repeated = [member for member in ("id", "type") if call.pop(member, None) is not None]
     if name is not None and name == calls.opened[place]:
         del function["name"]
@@ -139,6 +140,14 @@ def _name_type(call: RawObject) -> bool:
     if "function" not in call or bytes(call.get("type", b"null")) not in (b"null", b'""'):
         return False
     call["type"] = raw("function")
+    return True
+
+
+def _begin_arguments(call: RawObject, function: RawObject) -> bool:
+    if not function or bytes(function.get("arguments", b"null")) != b"null":
+        return False
+    function["arguments"] = raw("")
+    call["function"] = raw(function)
     return True
 
 

@@ -150,7 +150,7 @@ class Account:
         scope: with its present limits.
         spend: what this process has charged to anybody.
         rpm, tpm, most: requests and tokens a minute, concurrent requests; or `NONE`.
-        pots: of the present periods.
+        pots: of the present periods; replaced as a whole, so that who holds it holds one state.
         old_pots: of past ones that requests in progress still belong to.
         pots_until: when the first of the present periods ends, milliseconds since the epoch.
         slots: requests in progress.
@@ -172,7 +172,7 @@ class Account:
     rpm: int = NONE
     tpm: int = NONE
     most: int = NONE
-    pots: list[Pot] = field(default_factory=list)
+    pots: tuple[Pot, ...] = ()
     old_pots: list[Pot] = field(default_factory=list)
     pots_until: float = _FOREVER
     slots: int = 0
@@ -198,15 +198,15 @@ class Account:
         account._adopt(scope, now_ms)
         return account
 
-    def follow(self, scope: Scope, now_ms: float) -> None:
-        """Take over the scope's present limits, and the periods of the present time."""
-        if scope is self.scope and now_ms < self.pots_until:
-            return
-        if scope == self.scope and now_ms < self.pots_until:
+    def follow(self, scope: Scope, now_ms: float) -> bool:
+        """Take over the scope's present limits, and the periods of the present time; whether
+        anything is new."""
+        if now_ms < self.pots_until and (scope is self.scope or scope == self.scope):
             self.scope = scope
-            return
+            return False
         self.give_back()
         self._adopt(scope, now_ms)
+        return True
 
     def covers(self, need: Need, now: float) -> bool:
         """Whether what was taken ahead covers a need."""
@@ -220,22 +220,28 @@ class Account:
             return False
         if self.most >= 0 and self.ahead_slots < 1:
             return False
-        return all(pot.limit < 0 or pot.ahead >= need.nano_usd for pot in self.pots)
+        nano_usd = need.nano_usd
+        for pot in self.pots:  # noqa: SIM110 - a generator costs more than the rest of this
+            if pot.ahead < nano_usd and pot.limit >= 0:
+                return False
+        return True
 
     def take(self, need: Need) -> None:
         """Cover a need by what was taken ahead."""
+        tokens, nano_usd = need.tokens, need.nano_usd
         if self.rpm >= 0:
             self.ahead_requests -= 1
         if self.tpm >= 0:
-            self.ahead_tokens -= need.tokens
+            self.ahead_tokens -= tokens
         if self.most >= 0:
             self.ahead_slots -= 1
+        self.slots += 1
         for pot in self.pots:
+            pot.held += nano_usd
             if pot.limit >= 0:
-                pot.ahead -= need.nano_usd
+                pot.ahead -= nano_usd
         self.remaining_requests -= 1
-        self.remaining_tokens -= need.tokens
-        self.begin(need)
+        self.remaining_tokens -= tokens
 
     def begin(self, need: Need) -> None:
         """A request is in progress."""
@@ -259,20 +265,26 @@ class Account:
             pots: that it was admitted to.
             window: the sub-window that it was counted in.
         """
+        leasing, held = self.leasing, need.nano_usd
         self.slots -= 1
-        if self.leasing and self.most >= 0:
+        if leasing and self.most >= 0:
             self.ahead_slots += 1
-        if tokens != need.tokens:
-            self.remaining_tokens += need.tokens - tokens
-            self.shift(window, 0, tokens - need.tokens)
+        more = tokens - need.tokens
+        if more:
+            self.remaining_tokens -= more
+            self.shift(window, 0, more)
         for pot in pots:
-            pot.held -= need.nano_usd
-            if self.leasing and pot.limit >= 0:
-                pot.ahead = max(0, pot.ahead + need.nano_usd - nano_usd)
+            pot.held -= held
+            if leasing and pot.limit >= 0:
+                ahead = pot.ahead + held - nano_usd
+                pot.ahead = ahead if ahead > 0 else 0
 
     def charge(self, time_ms: int, nano_usd: int) -> None:
         """A request that came at a time, milliseconds since the epoch, was charged."""
-        for pot in self.all_pots:
+        for pot in self.pots:
+            if pot.start_ms <= time_ms < pot.end_ms:
+                pot.spent += nano_usd
+        for pot in self.old_pots:
             if pot.start_ms <= time_ms < pot.end_ms:
                 pot.spent += nano_usd
 
@@ -305,7 +317,7 @@ class Account:
                 a part of what is left.
         """
         wish = self.pace.wish(now) if may_lease else NO_WISH
-        if keeps and self.leasing and wish.requests and now < self.ahead_until - LEASE_SECONDS / 4:
+        if keeps and self.leasing and wish.requests and now < self.ahead_until - LEASE_SECONDS / 2:
             wish = NO_WISH
         else:
             leasing = self.leasing
@@ -404,7 +416,7 @@ class Account:
             pot.limited_by(budget)
             kept.append(pot)
         self.old_pots = [pot for pot in self.all_pots if pot not in kept]
-        self.pots = kept
+        self.pots = tuple(kept)
         self.limited = max(self.rpm, self.tpm, self.most) >= 0 or any(
             pot.limit >= 0 for pot in kept
         )

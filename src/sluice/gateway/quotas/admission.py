@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,8 @@ TICK_SECONDS = 0.1
 IDLE_SECONDS = 600.0
 
 _log = structlog.get_logger("sluice.quotas")
+
+_NONE: dict[Part, Account] = {}
 
 WhenAway = Literal["closed", "open"]
 
@@ -58,6 +60,22 @@ class Reservation:
     settled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """The accounts of one caller's levels, which follow the levels' limits and the time.
+
+    Attributes:
+        counted: the levels, as the caller's policy has them.
+        until_ms: when the first of their periods ends, milliseconds since the epoch.
+        changes: of all accounts, when these were looked at.
+    """
+
+    counted: tuple[Scope, ...]
+    accounts: tuple[Account, ...]
+    until_ms: float
+    changes: int
+
+
 class Admission:
     """Lets requests in; see the module."""
 
@@ -81,7 +99,9 @@ class Admission:
         self._local = local
         self._when_away = when_away
         self._clock = clock
-        self._accounts: dict[tuple[str, str, Part], Account] = {}
+        self._accounts: dict[str, dict[Part, Account]] = {}  # by their level's id
+        self._callers: dict[int, _Caller] = {}
+        self._changes = 0
         self._spend = Spend()
         self._task: asyncio.Task[None] | None = None
 
@@ -95,9 +115,10 @@ class Admission:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        for account in self._accounts.values():
+        accounts = self._all()
+        for account in accounts:
             account.give_back()
-        self._counters.tell(self._accounts.values(), at_once=False)
+        self._counters.tell(accounts, at_once=False)
         try:
             async with asyncio.timeout(2):
                 await self._counters.flush()
@@ -129,7 +150,7 @@ class Admission:
             windows = tuple([account.ahead_window for account in accounts])
         else:
             windows = await self._ask(scopes, accounts, need)
-        pots = tuple([tuple(account.pots) for account in accounts])
+        pots = tuple([account.pots for account in accounts])
         return Reservation(accounts, pots, windows, need, now)
 
     def now_us(self) -> int:
@@ -149,16 +170,11 @@ class Admission:
             return
         time_ms = time_us // 1000
         self._spend.add(policy.scopes, time_ms, nano_usd)
-        parts: tuple[Part, ...] = ("all", "budgets")
-        known = [
-            self._accounts.get((scope.level, scope.id, part))
-            for scope in policy.scopes
-            for part in parts
-        ]
-        budgeted = [account for account in known if account is not None and account.pots]
-        for account in budgeted:
-            account.charge(time_ms, nano_usd)
-        self._counters.tell(budgeted, at_once=False)
+        for scope in policy.scopes:
+            for account in self._accounts.get(scope.id, _NONE).values():
+                if account.pots:
+                    account.charge(time_ms, nano_usd)
+                    self._counters.tell((account,), at_once=False)
 
     def settle(self, reservation: Reservation, tokens: int, nano_usd: int) -> None:
         """What a request used takes the place of what it was let in with. Harmless when repeated.
@@ -183,7 +199,8 @@ class Admission:
     def tell(self, scope: Scope) -> None:
         """A scope's budgets were set: this process's part of them is told, even if nobody asks
         for anything here."""
-        self._counters.tell(self._of((scope,)), at_once=True)
+        account = self._account(scope, self._counters.now_ms())
+        self._counters.tell((account,), at_once=True)
 
     def standing(self, policy: Policy, *, batch: bool = False) -> list[Account]:
         """The accounts of a caller, as they stand as far as this process knows; those of its
@@ -192,7 +209,7 @@ class Admission:
 
     def retell(self) -> None:
         """The global sums may have lost what this process told: tell all of it again."""
-        self._counters.tell(self._accounts.values(), at_once=True)
+        self._counters.tell(self._all(), at_once=True)
 
     async def _ask(
         self, scopes: tuple[Scope, ...], accounts: tuple[Account, ...], need: Need
@@ -225,30 +242,46 @@ class Admission:
             account.begin_untold(need, window)
         return (window,) * len(accounts)
 
-    def _of(self, scopes: Iterable[Scope]) -> tuple[Account, ...]:
+    def _of(self, scopes: tuple[Scope, ...]) -> tuple[Account, ...]:
+        """The accounts of a caller's levels, as its limits and the time are now."""
         now_ms = self._counters.now_ms()
-        found = []
-        for scope in scopes:
-            key = (scope.level, scope.id, scope.part)
-            account = self._accounts.get(key)
-            if account is None:
-                account = self._accounts[key] = Account.of(scope, self._spend, now_ms)
-            else:
-                account.follow(scope, now_ms)
-            found.append(account)
-        return tuple(found)
+        caller = self._callers.get(id(scopes))
+        if (
+            caller is None
+            or caller.counted is not scopes  # whose place in memory others have had before
+            or now_ms >= caller.until_ms
+            or caller.changes != self._changes
+        ):
+            accounts = tuple([self._account(scope, now_ms) for scope in scopes])
+            until_ms = min((account.pots_until for account in accounts), default=0.0)
+            caller = _Caller(scopes, accounts, until_ms, self._changes)
+            self._callers[id(scopes)] = caller
+        return caller.accounts
+
+    def _account(self, scope: Scope, now_ms: float) -> Account:
+        parts = self._accounts.setdefault(scope.id, {})
+        account = parts.get(scope.part)
+        if account is None:
+            account = parts[scope.part] = Account.of(scope, self._spend, now_ms)
+        elif account.follow(scope, now_ms):
+            self._changes += 1
+        return account
+
+    def _all(self) -> list[Account]:
+        return [account for parts in self._accounts.values() for account in parts.values()]
 
     async def _tick(self) -> None:
         forget_at = self._clock() + IDLE_SECONDS
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
-            lapsed = [
+            # before they lapse where it goes on, so that nobody has to wait for the next
+            due = [
                 account
-                for account in self._accounts.values()
-                if account.leasing and now >= account.ahead_until
+                for account in self._all()
+                if account.leasing and now >= account.ahead_until - TICK_SECONDS
             ]
-            self._counters.tell(lapsed, at_once=True)  # and whatever else nobody waits for
+            self._counters.tell(due, at_once=True)  # and whatever else nobody waits for
             if now >= forget_at:
                 self._forget()
                 forget_at = now + IDLE_SECONDS
@@ -256,8 +289,12 @@ class Admission:
     def _forget(self) -> None:
         """Accounts without anything in progress are made again when they are needed. Those of
         budgets stay: what this process has spent is told in absolute terms."""
-        for key, account in list(self._accounts.items()):
-            # whoever came lately may still wait for the counters' word
-            busy, account.pace.asked_lately = account.pace.asked_lately or account.slots, False
-            if not busy and not account.has_ahead and not account.all_pots:
-                del self._accounts[key]
+        self._callers.clear()  # of policies that are no more, and of accounts that go now
+        for owner, parts in list(self._accounts.items()):
+            for part, account in list(parts.items()):
+                # whoever came lately may still wait for the counters' word
+                busy, account.pace.asked_lately = account.pace.asked_lately or account.slots, False
+                if not busy and not account.has_ahead and not account.all_pots:
+                    del parts[part]
+            if not parts:
+                del self._accounts[owner]

@@ -11,20 +11,27 @@ from sluice.gateway.quotas.accounts import Account
 RESET = timedelta(seconds=60.5)
 
 Header = tuple[bytes, bytes]
-_Left = tuple[int, int]
 
 
 def openai_headers(accounts: Iterable[Account]) -> list[Header]:
     """`x-ratelimit-*`, whose reset is a duration."""
-    return [
-        header
-        for kind, (left, limit) in _tightest(accounts)
-        for header in (
-            (b"x-ratelimit-limit-" + kind, b"%d" % limit),
-            (b"x-ratelimit-remaining-" + kind, b"%d" % left),
-            (b"x-ratelimit-reset-" + kind, b"0s" if left == limit else b"1m0.5s"),
+    headers: list[Header] = []
+    requests, tokens = _tightest(accounts)
+    if requests is not None:
+        left, limit = requests
+        headers += (
+            (b"x-ratelimit-limit-requests", b"%d" % limit),
+            (b"x-ratelimit-remaining-requests", b"%d" % left),
+            (b"x-ratelimit-reset-requests", b"0s" if left == limit else b"1m0.5s"),
         )
-    ]
+    if tokens is not None:
+        left, limit = tokens
+        headers += (
+            (b"x-ratelimit-limit-tokens", b"%d" % limit),
+            (b"x-ratelimit-remaining-tokens", b"%d" % left),
+            (b"x-ratelimit-reset-tokens", b"0s" if left == limit else b"1m0.5s"),
+        )
+    return headers
 
 
 def anthropic_headers(accounts: Iterable[Account], now: datetime) -> list[Header]:
@@ -32,29 +39,39 @@ def anthropic_headers(accounts: Iterable[Account], now: datetime) -> list[Header
     now = now.astimezone(UTC)
     return [
         header
-        for kind, (left, limit) in _tightest(accounts)
+        for kind, found in zip((b"requests", b"tokens"), _tightest(accounts), strict=True)
+        if found is not None
         for header in (
-            (b"anthropic-ratelimit-" + kind + b"-limit", b"%d" % limit),
-            (b"anthropic-ratelimit-" + kind + b"-remaining", b"%d" % left),
-            (
-                b"anthropic-ratelimit-" + kind + b"-reset",
-                (now if left == limit else now + RESET).strftime("%Y-%m-%dT%H:%M:%SZ").encode(),
-            ),
+            (b"anthropic-ratelimit-" + kind + b"-limit", b"%d" % found[1]),
+            (b"anthropic-ratelimit-" + kind + b"-remaining", b"%d" % found[0]),
+            (b"anthropic-ratelimit-" + kind + b"-reset", _reset(found, now)),
         )
     ]
 
 
-def _tightest(accounts: Iterable[Account]) -> list[tuple[bytes, _Left]]:
+#: What is left, and the limit.
+_Left = tuple[int, int]
+
+
+def _reset(found: _Left, now: datetime) -> bytes:
+    left, limit = found
+    at = now if left == limit else now + RESET
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
+
+
+def _tightest(accounts: Iterable[Account]) -> tuple[_Left | None, _Left | None]:
     """Of the limits on requests, and of those on tokens, the one of which the least is left,
-    whatever level it is of: what is left, and the limit."""
+    whatever level it is of."""
     requests: _Left | None = None
     tokens: _Left | None = None
     for account in accounts:
-        if account.rpm >= 0:
-            left = (min(max(account.remaining_requests, 0), account.rpm), account.rpm)
-            requests = left if requests is None or left < requests else requests
-        if account.tpm >= 0:
-            left = (min(max(account.remaining_tokens, 0), account.tpm), account.tpm)
-            tokens = left if tokens is None or left < tokens else tokens
-    both = ((b"requests", requests), (b"tokens", tokens))
-    return [(kind, left) for kind, left in both if left is not None]
+        rpm, tpm = account.rpm, account.tpm
+        if rpm >= 0:
+            left = min(max(account.remaining_requests, 0), rpm)
+            if requests is None or (left, rpm) < requests:
+                requests = (left, rpm)
+        if tpm >= 0:
+            left = min(max(account.remaining_tokens, 0), tpm)
+            if tokens is None or (left, tpm) < tokens:
+                tokens = (left, tpm)
+    return requests, tokens

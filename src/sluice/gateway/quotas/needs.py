@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from sluice.backends.base import Endpoint
 from sluice.billing.prices import Price
 from sluice.router.catalog import Model
@@ -33,8 +35,7 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/]{1024,}={0,2}")
 _REFERENCES = (b'image_url"', b'_image"', b'"image"', b'file"', b'"document"', b'_audio"')
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True, gc=False):
     """What a request is admitted with.
 
     Attributes:
@@ -56,6 +57,10 @@ class _Ratio:
     deviation: float = 0.05
 
 
+#: Of a model that has not answered yet.
+_UNKNOWN = _Ratio()
+
+
 class TokenEstimates:
     """Prompt tokens by the size of the request, calibrated by what each model reports."""
 
@@ -67,13 +72,15 @@ class TokenEstimates:
         if size <= 0 or tokens <= 0:
             return
         seen = tokens / size
-        ratio = self._ratios.setdefault(model, _Ratio(mean=seen))
+        ratio = self._ratios.get(model)
+        if ratio is None:
+            ratio = self._ratios[model] = _Ratio(mean=seen)
         ratio.deviation += _WEIGHT * (abs(seen - ratio.mean) - ratio.deviation)
         ratio.mean += _WEIGHT * (seen - ratio.mean)
 
     def estimate(self, model: str, size: int) -> int:
         """Likely prompt tokens; more than the true number in most cases."""
-        ratio = self._ratios.get(model) or _Ratio()
+        ratio = self._ratios.get(model) or _UNKNOWN
         return math.ceil(size * (ratio.mean + 2 * ratio.deviation))
 
 
@@ -112,7 +119,7 @@ class Needs:
         likely = self._estimates.estimate(request.model, content.text + history)
         likely += content.pictures * _PICTURE_TOKENS
         most = len(body) + history + OVERHEAD_TOKENS + content.references * REFERRED_TOKENS
-        cost = max(self._most(model, most, output) for model in models)
+        cost = max([self._most(model, most, output) for model in models])
         text = 0 if content.references else content.text + history
         return Need(min(likely, models[0].context_length) + output, cost, text)
 
@@ -134,16 +141,14 @@ def _answers(endpoint: Endpoint, request: Request) -> int:
     """How many answers are asked for, each of them bounded by `max_tokens`."""
     members = request.members
     several = 1
-    for name in ("n", "best_of"):
-        if name in members:
-            several = max(several, member(members, name, int) or 1)
+    if "n" in members or "best_of" in members:
+        several = max(member(members, name, int) or 1 for name in ("n", "best_of"))
     if endpoint is Endpoint.COMPLETIONS:
         several *= len(texts(members, "prompt"))
     return several
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True, gc=False):
     """What a body is made of.
 
     Attributes:
@@ -159,7 +164,9 @@ class Content:
 
 def measure(body: bytes) -> Content:
     """What a body is made of, in one pass without decoding it."""
-    references = sum(map(body.count, _REFERENCES))
+    references = 0
+    for name in _REFERENCES:
+        references += body.count(name)
     text, pictures = len(body), 0
     if references and len(body) > 1024:
         for found in _BASE64.finditer(body):
