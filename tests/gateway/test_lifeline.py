@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
-from sluice.gateway.lifeline import Cut, Lifeline, Lifelines
+from sluice.backends.base import Endpoint
+from sluice.gateway.exchange import Exchange
+from sluice.gateway.lifeline import WATCH_AFTER_SECONDS, Cut, Lifeline, Lifelines
 from tests.harness.polling import eventually_async
 
 
@@ -214,3 +219,29 @@ class TestAll:
 
     async def test_stopping_what_never_started_is_fine(self) -> None:
         await Lifelines(15, lambda lag: None).stop()
+
+
+@pytest.mark.parametrize("watched", [True, False])
+async def test_a_request_that_is_over_leaves_nothing_to_the_collector_of_cycles(
+    watched: bool,
+) -> None:
+    async def nothing_comes() -> Any:
+        await asyncio.Event().wait()
+
+    lines = Lifelines(1.0, lambda lag: None)
+    scope = {"headers": [], "method": "POST"}
+    exchange = Exchange(Endpoint.CHAT, scope, nothing_comes, AsyncMock())
+    lines.add(exchange.lifeline)
+    exchange.lifeline.watch_client(nothing_comes)
+    if watched:
+        await asyncio.sleep(2 * WATCH_AFTER_SECONDS)  # a timer of the loop's, which comes before
+    exchange.lifeline.release()
+    lines.remove(exchange.lifeline)
+    await asyncio.sleep(0)  # the watch ends
+    left = weakref.ref(exchange)
+    gc.disable()
+    try:
+        del exchange
+        assert left() is None
+    finally:
+        gc.enable()

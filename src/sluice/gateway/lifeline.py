@@ -105,10 +105,17 @@ class Lifeline:
         self._released = True
         if self._arming is not None:
             self._arming.cancel()
+            self._arming = None
         if self._watch is not None:
             self._watch.remove_done_callback(self._received)
             self._watch.cancel()
             self._watch = None
+
+    def let_go(self) -> None:
+        """The request is over. What it held goes at once, and not only when the collector of
+        cycles comes by: under load that would be tens of thousands of objects later, each of them
+        out of the processor's caches by then."""
+        self._heartbeat = _nothing
 
     def sweep(
         self, now: float, heartbeat_seconds: float, stalled_seconds: float = math.inf
@@ -164,6 +171,7 @@ class Lifelines:
     def remove(self, line: Lifeline) -> None:
         """A request is over."""
         self._active.discard(line)
+        line.let_go()
 
     def cut_all(self, why: Cut) -> None:
         """Interrupt every request."""
@@ -189,3 +197,7 @@ class Lifelines:
             due = now + SWEEP_SECONDS
             for line in tuple(self._active):
                 line.sweep(now, self._heartbeat_seconds, self._stalled_seconds)
+
+
+def _nothing() -> None:
+    """Nobody is there to hear a heart beat."""

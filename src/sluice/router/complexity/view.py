@@ -20,7 +20,7 @@ HEAD, TAIL = 350, 650
 #: Beyond so many bytes the messages aren't looked at one by one; only the end is.
 _LONG = 128_000
 #: Bytes of JSON that hold `HEAD` or `TAIL` characters, the longest escapes aside.
-_PIECE = 6_000
+_PIECE = 4_000
 _SYSTEM_HEAD = 256
 _MOST_TURNS = 64
 #: A last message as short as "go on" says little; the one before it is read with it.
