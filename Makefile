@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests that mostly wait share the machine; engines and drills have it to themselves.
 TWO_AT_ONCE := -n 2 --dist loadfile
-ALONE := vllm or katan or drill or pool
+ALONE := vllm or katan or drill
+LONG := pool or long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engines up test test-pool test-fast lint audit compat bench bench-loop bench-routing lock clean
+.PHONY: help setup engines up test test-long test-fast lint audit compat bench bench-loop bench-routing lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,15 +29,15 @@ engines: $(STAMP) ## install the real upstreams of the tests: vLLM for CPUs, llm
 up: setup ## run everything on this machine: gateway, billing, Postgres, Valkey
 	exec $(BIN)/sluice up $(ARGS)
 
-test: lint engines ## all tests, the real vLLM included; the long drills of pools are test-pool's
-	$(BIN)/pytest $(TWO_AT_ONCE) -m "not ($(ALONE))"
-	$(BIN)/pytest -m "($(ALONE)) and not pool"
+test: lint engines ## all tests, the real vLLM included; the longest drills are test-long's
+	$(BIN)/pytest $(TWO_AT_ONCE) -m "not ($(ALONE) or $(LONG))"
+	$(BIN)/pytest -m "($(ALONE)) and not ($(LONG))"
 
-test-pool: setup engines ## a pool of several real vLLM engines: kills, hangs, drains, cache hits
-	$(BIN)/pytest -m pool
+test-long: setup engines ## pools of several real vLLM engines: kills, hangs, drains, cache hits
+	$(BIN)/pytest -m "$(LONG)"
 
 test-fast: setup ## the tests that need no engine and little time
-	$(BIN)/pytest $(TWO_AT_ONCE) -m "not ($(ALONE)) and not slow"
+	$(BIN)/pytest $(TWO_AT_ONCE) -m "not ($(ALONE) or $(LONG) or slow)"
 
 lint: setup ## formatting, lint, types, import direction
 	$(BIN)/ruff format --check .

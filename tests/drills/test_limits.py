@@ -111,7 +111,7 @@ def attack(fleet: Fleet, demand: Demand) -> None:
         blow()
 
 
-@pytest.mark.parametrize("mode", ["leased", "exact"])
+@pytest.mark.parametrize("mode", ["leased", pytest.param("exact", marks=pytest.mark.long)])
 def test_no_limit_is_exceeded_and_none_is_wasted(start_fleet: StartFleet, mode: str) -> None:
     fleet = start_fleet(mode=mode)
     hostile = Hostile(fleet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,18 @@ def scripted_config(upstream: Upstream) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def new_database(postgres_url: str) -> Callable[[str], str]:
     """Makes a migrated database and gives its URL."""
+    numbers = itertools.count(1)
 
     def create(name: str) -> str:
+        # a fixture of a package is made again when tests of another came in between
+        name = f"{name}-{next(numbers)}"
+
         async def work() -> str:
             connection = await asyncpg.connect(postgres_url)
-            await connection.execute(f'CREATE DATABASE "{name}"')
-            await connection.close()
+            try:
+                await connection.execute(f'CREATE DATABASE "{name}"')
+            finally:
+                await connection.close()
             url = postgres_url.replace("/postgres?", f"/{name}?")
             assert url != postgres_url
             await migrate(url)

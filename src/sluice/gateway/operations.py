@@ -26,6 +26,7 @@ from sluice.gateway.batch.doors import create_storage
 from sluice.gateway.batch.engine import create_engine, run_engine
 from sluice.gateway.batch.runner import HeldCharges
 from sluice.gateway.config_file import load_config
+from sluice.gateway.connections import connect_database, connect_redis, redis_link
 from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
 from sluice.gateway.environment import Environment
 from sluice.gateway.listener import create_server
@@ -35,13 +36,7 @@ from sluice.gateway.settings import Config, ConfigError
 from sluice.gateway.supervisor import Part, Supervisor
 from sluice.gateway.tenancy.changes import Changes
 from sluice.gateway.tenancy.first_keys import FirstKeys
-from sluice.gateway.wiring import (
-    FIRST_TEAM_MAX_TOKENS,
-    connect_database,
-    connect_redis,
-    create_gateway,
-    redis_link,
-)
+from sluice.gateway.wiring import FIRST_TEAM_MAX_TOKENS, create_gateway
 from sluice.migrations import migrate
 
 #: Seconds beyond the drain deadline before a gateway that does not stop is killed.

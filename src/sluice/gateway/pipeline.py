@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 import msgspec
 import structlog
 
-from sluice.backends.base import BackendError, Endpoint, Placed, UpstreamResponse
+from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
 from sluice.billing.recorder import Charges, UsageNotDurable
+from sluice.gateway.attempts import Attempts
 from sluice.gateway.auth import KeyRing, Principal, credential_of
 from sluice.gateway.conversations import Conversations
 from sluice.gateway.errors import GatewayError, from_limits, from_resting, from_upstream
@@ -55,11 +56,10 @@ from sluice.gateway.relay import (
 from sluice.gateway.tenancy.limits import Policy, less_urgent
 from sluice.router.auto.router import AutoAsk, AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
-from sluice.router.plan import Route, Step
+from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused
 from sluice.router.shadows import Shadows
 from sluice.router.translation import Call, Conversation
-from sluice.wire.codec import StreamCodec
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.request import Request
 from sluice.wire.usage import Usage
@@ -280,7 +280,7 @@ class Pipeline:
         in_flight.inc()
         try:
             answer = await self._dispatcher.dispatch(
-                route, call, _Attempts(exchange, self._metrics), exchange.lifeline.remaining
+                route, call, Attempts(exchange, self._metrics), exchange.lifeline.remaining
             )
             self._shadows.copy(route.model, call)
             chosen = None if exchange.choice is None else exchange.model_used
@@ -422,36 +422,6 @@ class Pipeline:
         """Count a request that did not go upstream."""
         model = exchange.model_used or UNKNOWN
         self._metrics.requests.labels(exchange.endpoint.value, model, "interactive", outcome).inc()
-
-
-class _Attempts:
-    """Notes the upstream calls of an exchange; see `AttemptObserver`."""
-
-    def __init__(self, exchange: Exchange, metrics: Metrics) -> None:
-        self._exchange = exchange
-        self._metrics = metrics
-
-    def attempt_started(self, step: Step, dropped: tuple[str, ...]) -> None:
-        exchange = self._exchange
-        exchange.dropped = dropped
-        exchange.deployment = step.deployment
-        exchange.model_used = step.model.name
-        exchange.attempts = step.number
-        exchange.stream = None
-        exchange.attempt_started_at = time.monotonic()
-
-    def attempt_placed(self, placed: Placed) -> None:
-        self._exchange.placed = placed
-
-    def attempt_streams(self, stream: StreamCodec) -> None:
-        self._exchange.stream = stream
-
-    def attempt_ended(self, step: Step, reason: str) -> None:
-        exchange = self._exchange
-        exchange.attempt_log.append(f"{step.deployment.name}={reason}")
-        self._metrics.attempts.labels(
-            step.deployment.provider, exchange.endpoint.value, reason
-        ).inc()
 
 
 def _limit_headers(exchange: Exchange, accounts: Sequence[Account]) -> list[tuple[bytes, bytes]]:

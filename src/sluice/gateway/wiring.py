@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,9 +12,6 @@ import structlog
 import uuid_utils
 from litestar import Litestar
 from prometheus_client import disable_created_metrics
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from sluice.backends.anthropic import AnthropicBackend, AnthropicConfig
 from sluice.backends.base import Backend
@@ -31,6 +27,7 @@ from sluice.gateway.auth import KeyRing, KeySync, TokenRing
 from sluice.gateway.batch.callback_secrets import CallbackSecrets
 from sluice.gateway.batch.doors import create_batch_doors, create_storage
 from sluice.gateway.batch.sweeper import FileSweeper
+from sluice.gateway.connections import connect_redis
 from sluice.gateway.conversations import Conversations
 from sluice.gateway.engine_options import simulator_config
 from sluice.gateway.environment import Environment
@@ -73,7 +70,6 @@ from sluice.gateway.secrets import key_hash, redactor
 from sluice.gateway.settings import (
     AnthropicProvider,
     Config,
-    ConfigError,
     ModelSettings,
     OpenAIProvider,
     Provider,
@@ -99,46 +95,6 @@ from sluice.router.shadows import Shadows
 FIRST_TEAM_MAX_TOKENS = 1024
 
 _log = structlog.get_logger("sluice")
-
-
-def connect_redis(url: str) -> Redis:
-    """The general client, for everything off the request path. It fails at once: what to do then
-    is the caller's to decide.
-
-    Raises:
-        ConfigError: the URL is none that Redis has.
-    """
-    with _redis_url():
-        return Redis.from_url(
-            url, retry=Retry(NoBackoff(), 0), socket_timeout=5, socket_connect_timeout=1
-        )
-
-
-def redis_link(url: str) -> RedisLink:
-    """The connection for the request path, not yet connected.
-
-    Raises:
-        ConfigError: the URL is none that Redis has.
-    """
-    with _redis_url():
-        return RedisLink(url)
-
-
-@contextmanager
-def _redis_url() -> Iterator[None]:
-    try:
-        yield
-    except ValueError:
-        raise ConfigError("SLUICE_REDIS_URL is not a valid Redis URL") from None
-
-
-async def connect_database(url: str) -> asyncpg.Pool:
-    """A pool of connections.
-
-    Raises:
-        asyncpg.PostgresError, OSError: the database can't be reached.
-    """
-    return await asyncpg.create_pool(url, min_size=1, max_size=10, command_timeout=10)
 
 
 def create_backends(config: Config) -> dict[str, Backend]:

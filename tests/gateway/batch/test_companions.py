@@ -16,9 +16,10 @@ from prometheus_client import generate_latest
 from sluice.gateway.batch.companions import create_companions
 from sluice.gateway.batch.engine import BatchEngine, create_engine
 from sluice.gateway.batch.runner import HeldCharges
+from sluice.gateway.connections import connect_database, redis_link
 from sluice.gateway.environment import Environment
 from sluice.gateway.settings import Config
-from sluice.gateway.wiring import connect_database, create_gateway, redis_link
+from sluice.gateway.wiring import create_gateway
 from tests.gateway.batch.jobs_site import JobsSite, chat_lines
 from tests.gateway.batch.native_site import ITEM_NANO_USD
 from tests.harness.polling import eventually_async

@@ -15,9 +15,10 @@ import pytest
 from sluice.gateway.batch.batches import ENDED
 from sluice.gateway.batch.engine import BatchEngine, create_engine
 from sluice.gateway.batch.runner import HeldCharges
+from sluice.gateway.connections import connect_database, redis_link
 from sluice.gateway.environment import Environment
 from sluice.gateway.settings import Config
-from sluice.gateway.wiring import connect_database, create_gateway, redis_link
+from sluice.gateway.wiring import create_gateway
 from tests.gateway.batch.jobs_site import JobsSite, chat_lines
 from tests.harness.polling import eventually_async
 from tests.servers import RunningServer
