@@ -14,8 +14,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 
 from bench.errors import BenchError
 from bench.machine import GATEWAY_CORE, OTHER_CORE, free_port
@@ -274,18 +276,33 @@ class SluiceLimits(Sluice):
 
     def _make_limited_key(self) -> str:
         """A key of a team of an organisation, each with limits that bind nobody here."""
-        admin = f"{self._base}/admin"
-        _call(f"{admin}/organisations", _ADMIN_KEY, {"name": "bench", **_LIMITS})
-        team = {"name": "limited", "organisation": "bench", **_LIMITS}
-        _call(f"{admin}/teams", _ADMIN_KEY, team)
-        made = _call(f"{admin}/teams/limited/keys", _ADMIN_KEY, {"name": "bench", **_LIMITS})
-        key = str(made["key"])
-        deadline = time.monotonic() + 10
-        while not _accepted(f"{self._base}/v1/models", key):
-            if time.monotonic() > deadline:
-                raise BenchError("the limited key is not accepted")
-            time.sleep(0.1)
-        return key
+        _call(f"{self._base}/admin/organisations", _ADMIN_KEY, {"name": "bench", **_LIMITS})
+        return make_team_key(self._base, "limited", {"organisation": "bench", **_LIMITS}, _LIMITS)
+
+
+def make_team_key(
+    base: str,
+    team: str,
+    terms: Mapping[str, object] = MappingProxyType({}),
+    key_terms: Mapping[str, object] = MappingProxyType({}),
+) -> str:
+    """A key of a new team, once a gateway accepts it.
+
+    Args:
+        base: address of the gateway.
+        team: its name.
+        terms, key_terms: of the team, and of the key.
+    """
+    admin = f"{base}/admin/teams"
+    _call(admin, _ADMIN_KEY, {"name": team, **terms})
+    made = _call(f"{admin}/{team}/keys", _ADMIN_KEY, {"name": "bench", **key_terms})
+    key = str(made["key"])
+    deadline = time.monotonic() + 10
+    while not _accepted(f"{base}/v1/models", key):
+        if time.monotonic() > deadline:
+            raise BenchError(f"the key of {team} is not accepted")
+        time.sleep(0.1)
+    return key
 
 
 BY_NAME = "Sluice, a model by name"

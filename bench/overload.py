@@ -1,0 +1,192 @@
+"""A pool beyond its capacity: `python -m bench.overload --vllm URL [--vllm URL ...] --model NAME`.
+
+What it does within its objective when three times as much is asked of it, and what a team hears of
+another that asks for ten times its share. Capacity is what as many clients as the engines batch get
+within the objective.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from bench.batch import running
+from bench.machine import free_port
+from bench.sluice import State, make_team_key
+
+_ANSWER_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one request went.
+
+    Attributes:
+        status: of its response.
+        first: seconds to its first token, or to its refusal.
+        whole: the answer came to its end.
+    """
+
+    status: int
+    first: float
+    whole: bool
+
+
+def main() -> None:
+    """Measure, and print one line for each part."""
+    parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
+    parser.add_argument("--vllm", required=True, action="append", help="address of an engine")
+    parser.add_argument("--model", required=True, help="what it serves")
+    parser.add_argument("--max-running", type=int, default=16, help="sequences that it batches")
+    parser.add_argument("--objective", type=float, default=2.0, help="seconds to the first token")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
+    args = parser.parse_args()
+    program = str(Path(sys.executable).parent / "sluice")
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as directory:
+        logs = Path(directory)
+        state = State(program, logs)
+        state.start()
+        try:
+            _measure(args, program, state, logs)
+        finally:
+            state.stop()
+
+
+def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -> None:
+    port = free_port()
+    config = logs / "overload.json"
+    config.write_text(json.dumps(_config(args)))
+    command = [program, "serve", "--config", str(config), "--port", str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with running("gateway", command, logs, None, state.env) as gateway:
+        gateway.wait_until_answering(f"{url}/health/live")
+        keys = [make_team_key(url, name) for name in ("small", "greedy")]
+        asyncio.run(_parts(url, keys, args))
+
+
+async def _parts(url: str, keys: Sequence[str], args: argparse.Namespace) -> None:
+    seconds, objective = args.seconds, args.objective
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        small, greedy = (_Team(session, url, key) for key in keys)
+        clients = args.max_running * len(args.vllm)
+        await greedy.closed(clients, seconds / 4)  # what is made once is made, and rates are learnt
+        alone = await greedy.closed(clients, seconds)
+        capacity = _good(alone, objective) / seconds
+        print(f"capacity: {capacity:.1f} requests a second; {_told(alone, objective)}", flush=True)
+        over = await greedy.open(3 * capacity, seconds)
+        share = _good(over, objective) / seconds / capacity
+        print(f"3 times as many: {share:.0%} of the capacity; {_told(over, objective)}", flush=True)
+        rate = capacity / 5
+        quiet = await small.open(rate, seconds)
+        print(f"a team alone: {_told(quiet, objective)}", flush=True)
+        both = await asyncio.gather(
+            small.open(rate, seconds), greedy.open(10 * capacity / 2, seconds)
+        )
+        print(f"beside one that asks for ten times its half: {_told(both[0], objective)}")
+        print(f"that one: {_told(both[1], objective)}")
+
+
+class _Team:
+    """A caller of the gateway."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, key: str) -> None:
+        self._session = session
+        self._url = f"{url}/v1/chat/completions"
+        self._headers = {"authorization": f"Bearer {key}"}
+        self._draw = Random(1)
+        self._number = 0
+
+    async def closed(self, clients: int, seconds: float) -> list[Answer]:
+        """So many clients ask again as soon as they have been answered."""
+        until = time.monotonic() + seconds
+        answers: list[Answer] = []
+
+        async def client() -> None:
+            while time.monotonic() < until:
+                answers.append(await self._ask())
+
+        await asyncio.gather(*(client() for _ in range(clients)))
+        return answers
+
+    async def open(self, rate: float, seconds: float) -> list[Answer]:
+        """So many requests a second, whatever becomes of them."""
+        end = time.monotonic() + seconds
+        async with asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[Answer]] = []
+            due = time.monotonic()
+            while (due := due + self._draw.expovariate(rate)) < end:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                tasks.append(group.create_task(self._ask()))
+        return [task.result() for task in tasks]
+
+    async def _ask(self) -> Answer:
+        self._number += 1
+        prompt = f"{self._draw.random()} is question {self._number}: say something about it"
+        body = {
+            "model": "bench",
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": _ANSWER_TOKENS,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        began, first, whole = time.perf_counter(), 0.0, False
+        async with self._session.post(self._url, json=body, headers=self._headers) as response:
+            async for line in response.content:
+                if not first and (response.status != 200 or b'"content":"' in line):
+                    first = time.perf_counter() - began
+                whole = whole or line.startswith(b"data: [DONE]")
+            return Answer(response.status, first or time.perf_counter() - began, whole)
+
+
+def _good(answers: Sequence[Answer], objective: float) -> int:
+    return sum(each.whole and each.first <= objective for each in answers)
+
+
+def _told(answers: Sequence[Answer], objective: float) -> str:
+    served = [each.first for each in answers if each.status == 200]
+    refused = [each.first for each in answers if each.status == 503]
+    other = len(answers) - len(served) - len(refused)
+    late = sum(first > objective for first in served)
+    return (
+        f"{len(answers)} requests: {len(served)} served ({_times(served)} to the first token,"
+        f" {late} late), {len(refused)} refused ({_times(refused)}), {other} otherwise"
+    )
+
+
+def _times(seconds: Sequence[float]) -> str:
+    if len(seconds) < 2:
+        return "-"
+    middle, late = statistics.median(seconds), statistics.quantiles(seconds, n=10)[-1]
+    return f"p50 {middle * 1000:.0f}, p90 {late * 1000:.0f} ms"
+
+
+def _config(args: argparse.Namespace) -> dict[str, object]:
+    pool = {
+        "engine_priority": True,
+        "max_running": args.max_running,
+        "ttft_slo_seconds": {"interactive": args.objective},
+    }
+    return {
+        "providers": {"gpu": {"kind": "vllm", "replicas": args.vllm, "pool": pool}},
+        "models": [
+            {
+                "name": "bench",
+                "context_length": 2048,
+                "capabilities": ["chat"],
+                "deployments": [{"provider": "gpu", "model": args.model}],
+            }
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()
