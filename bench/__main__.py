@@ -14,12 +14,18 @@ from bench.errors import BenchError
 from bench.measure import Run, Straight, say
 from bench.peers import PEERS, Environment
 from bench.process import Server
-from bench.sluice import Sluice, SluiceAuto, SluiceLimits
+from bench.sluice import Sluice, SluiceAuto, SluiceLimits, SluicePool
 from bench.subject import Subject
 
 _ROOT = Path(__file__).resolve().parent.parent
 _ENVIRONMENT = _ROOT / ".venv-bench"
-_NAMES = (Sluice.name, SluiceAuto.name, SluiceLimits.name, *(peer.name for peer in PEERS))
+_NAMES = (
+    Sluice.name,
+    SluiceAuto.name,
+    SluiceLimits.name,
+    SluicePool.name,
+    *(peer.name for peer in PEERS),
+)
 
 
 def _arguments() -> argparse.Namespace:
@@ -51,6 +57,7 @@ def _subjects(args: argparse.Namespace, environment: Environment, logs: Path) ->
         Sluice.name: partial(Sluice, args.sluice, logs),
         SluiceAuto.name: partial(SluiceAuto, args.sluice, logs),
         SluiceLimits.name: partial(SluiceLimits, args.sluice, logs),
+        SluicePool.name: partial(SluicePool, args.sluice, logs),
         **{peer.name: partial(peer, environment, logs) for peer in PEERS},
     }
     return [Straight(), *(makers[name]() for name in args.chosen)]

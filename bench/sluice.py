@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from bench.errors import BenchError
 from bench.machine import GATEWAY_CORE, OTHER_CORE, free_port
@@ -251,6 +252,26 @@ class SluiceAuto(Sluice):
         ]
 
 
+class SluicePool(Sluice):
+    """The same gateway before one vLLM by itself, and before a pool that has only this one: what
+    placement, queue and bounds cost."""
+
+    name = "sluice-pool"
+    lanes = 2
+    holds = False
+
+    def _open_lanes(self, upstream: str) -> list[Lane]:
+        config = _config(upstream)
+        pool = {"kind": "vllm", "replicas": [upstream], "pool": {"max_running": 10_000}}
+        config["providers"] = {**config["providers"], "many": pool}
+        config["models"] = [*config["models"], _model("bench-pool", "many")]
+        base = self._serve("sluice-pool", config)
+        return [
+            Lane(SINGLE, Endpoint(base, "bench-vllm", _KEY)),
+            Lane(POOLED, Endpoint(base, "bench-pool", _KEY)),
+        ]
+
+
 class SluiceLimits(Sluice):
     """The same gateway without limits, and with every limit at every level: capacity taken ahead,
     and every request asked for."""
@@ -307,6 +328,9 @@ def make_team_key(
 
 BY_NAME = "Sluice, a model by name"
 BY_AUTO = "Sluice, auto"
+SINGLE = "Sluice, one vLLM"
+POOLED = "Sluice, a pool of one"
+
 UNLIMITED = "Sluice, no limits"
 LEASED = "Sluice, limits, leased"
 EXACT = "Sluice, limits, exact"
@@ -319,7 +343,7 @@ _LIMITS = {
 }
 
 
-def _config(upstream: str) -> dict[str, object]:
+def _config(upstream: str) -> dict[str, Any]:
     return {
         "providers": {
             "gpu": {"kind": "vllm", "replicas": [upstream]},
