@@ -102,6 +102,22 @@ class TestKeyRing:
         assert len(keys) == 1
         assert keys.revision == 4
 
+    def test_work_of_a_rotated_key_is_its_successors(self) -> None:
+        one, two, three = UUID(int=11), UUID(int=12), UUID(int=13)
+        ended = {"valid_until": moment(NOW - 1)}
+        first = change("one", key_id=one, replaced_by=two, **ended)
+        second = change("two", key_id=two, replaced_by=three, **ended)
+        third = change("three", key_id=three)
+        for known, holder in (
+            ((change("one", key_id=one, replaced_by=two), third), one),  # both are valid yet
+            ((first, second, third), three),
+            ((first, change("two", key_id=two, **ended)), None),
+            ((first,), None),
+        ):
+            principal = ring(*known).holder(str(one))
+            assert (None if principal is None else principal.key_id) == (holder and str(holder))
+        assert ring(first, second, third).authenticate("one") is None
+
     def test_revisions_never_go_back(self) -> None:
         assert ring(change(revision=9), change("b", revision=3)).revision == 9
 
@@ -209,6 +225,26 @@ class TestKeySync:
             assert principal is not None
             assert principal.valid_until is not None
             assert 3500 < principal.valid_until - time.time() < 3700
+
+    async def test_work_goes_on_with_the_key_of_a_rotation(self, pool: asyncpg.Pool) -> None:
+        tenants = Tenants(pool)
+        record, old = await tenants.key(await tenants.team())
+        async with syncing(pool) as (keys, _):
+            new = await tenants.rotate(record.id, timedelta(0))
+
+            async def known() -> bool:
+                return keys.authenticate(new) is not None and keys.authenticate(old) is None
+
+            await eventually_async(known)
+            successor = keys.authenticate(new)
+            assert successor is not None
+            assert keys.holder(str(record.id)) == successor
+            await tenants.revoke(UUID(successor.key_id))
+
+            async def refused() -> bool:
+                return keys.holder(str(record.id)) is None
+
+            await eventually_async(refused)
 
     async def test_the_earlier_of_expiry_and_revocation_counts(self, pool: asyncpg.Pool) -> None:
         tenants = Tenants(pool)

@@ -10,7 +10,7 @@ STREAM = "sluice:usage"
 FIELD = b"events"
 
 
-class RouteDecision(msgspec.Struct, frozen=True, omit_defaults=True):
+class RouteDecision(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Why a request to an `auto` alias went where it went.
 
     Attributes:
@@ -48,7 +48,7 @@ class RouteDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     conversation: bytes = b""
 
 
-class UsageEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+class UsageEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One request that reached an upstream.
 
     Attributes:

@@ -60,6 +60,7 @@ class KeyRing:
         self._clock = clock
         self._principals: dict[bytes, Principal] = {}
         self._by_id: dict[str, Principal] = {}
+        self._successors: dict[str, str] = {}
         self.revision = 0
 
     def authenticate(self, credential: str | None) -> Principal | None:
@@ -72,8 +73,16 @@ class KeyRing:
         return self._valid(self._principals.get(key_hash(credential)))
 
     def holder(self, key_id: str) -> Principal | None:
-        """Who has a key, by the key's id: for work that was accepted with it; None as above."""
-        return self._valid(self._by_id.get(key_id))
+        """Who has a key, by the key's id: for work that was accepted with it; None as above.
+
+        Of a key that was rotated, once it is refused, that is the key in its place: rotation
+        hands over what was begun, revocation ends it.
+        """
+        principal = self._valid(self._by_id.get(key_id))
+        while principal is None and key_id in self._successors:  # a new key never leads back
+            key_id = self._successors[key_id]
+            principal = self._valid(self._by_id.get(key_id))
+        return principal
 
     def _valid(self, principal: Principal | None) -> Principal | None:
         if principal is None:
@@ -87,6 +96,8 @@ class KeyRing:
         for change in changes:
             principal = self._principals[change.hash] = _principal(change)
             self._by_id[principal.key_id] = principal
+            if change.replaced_by is not None:
+                self._successors[principal.key_id] = str(change.replaced_by)
             self.revision = max(self.revision, change.revision)
 
     def of_team(self, name: str) -> Principal | None:

@@ -86,9 +86,11 @@ class GatewayError(Exception):
         )
 
     @classmethod
-    def not_found(cls, message: str, code: str = "not_found") -> GatewayError:
+    def not_found(
+        cls, message: str, code: str = "not_found", param: str | None = None
+    ) -> GatewayError:
         """There is no such thing, or it is another tenant's."""
-        return cls.invalid(message, code=code, status=404)
+        return cls.invalid(message, param, code, 404)
 
     @classmethod
     def draining(cls) -> GatewayError:

@@ -57,14 +57,17 @@ class Meter:
             attempt_log=", ".join(exchange.attempt_log),
             estimated=usage.estimated,
             gateway=self._gateway,
-            decision=self._decision(exchange, usage),
+            decision=self._decision(exchange, admitted, usage),
         )
 
-    def _decision(self, exchange: Exchange, usage: Usage) -> RouteDecision | None:
+    def _decision(
+        self, exchange: Exchange, admitted: Admitted, usage: Usage
+    ) -> RouteDecision | None:
         choice = exchange.choice
         if choice is None:
             return None
         decision = choice.decision
+        strong = self._prices.get(decision.strong, Price())
         return RouteDecision(
             alias=choice.alias,
             mode=decision.mode,
@@ -74,7 +77,7 @@ class Meter:
             score=choice.score,
             scorer=choice.scorer,
             strong_model=decision.strong,
-            strong_cost_nano_usd=self._prices.get(decision.strong, Price()).cost(usage),
+            strong_cost_nano_usd=strong.cost(usage, batch=admitted.tier == "batch"),
             threshold=decision.threshold,
             reasons=choice.reasons,
             features=choice.features,
@@ -96,7 +99,7 @@ class Meter:
             output_tokens=usage.output_tokens,
             cost_nano_usd=self._cost(exchange, admitted, usage),
             estimated=usage.estimated,
-            decision=self._decision(exchange, usage),
+            decision=self._decision(exchange, admitted, usage),
         )
 
     def _cost(self, exchange: Exchange, admitted: Admitted, usage: Usage) -> int:

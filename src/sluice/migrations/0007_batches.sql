@@ -53,9 +53,12 @@ CREATE TABLE batches (
     failed_at         timestamptz,
     expired_at        timestamptz,
     cancelling_at     timestamptz,
-    cancelled_at      timestamptz
+    cancelled_at      timestamptz,
+    once_key          bytea,                 -- hash of the call's Idempotency-Key, if it had one,
+    once_content      bytea                  -- and of its body
 );
 CREATE INDEX batches_team ON batches (team_id, id);
+CREATE UNIQUE INDEX batches_once ON batches (team_id, once_key) WHERE once_key IS NOT NULL;
 CREATE INDEX batches_input ON batches (input_file);
 CREATE INDEX batches_output ON batches (output_file) WHERE output_file IS NOT NULL;
 CREATE INDEX batches_errors ON batches (error_file) WHERE error_file IS NOT NULL;
@@ -72,8 +75,8 @@ CREATE TABLE batch_items (
     byte_length  integer NOT NULL,
     state        text NOT NULL DEFAULT 'pending'
                  CHECK (state IN ('pending', 'running', 'native', 'done')),
-    request_id   uuid NOT NULL,              -- of the next attempt, and of its usage record: one
-                                             -- that runs again after a crash is charged once
+    request_id   uuid NOT NULL,              -- of the last run, and of its usage record: each
+                                             -- claim has a new one, the first outcome counts
     attempts     integer NOT NULL DEFAULT 0, -- whose outcome is known
     not_before   timestamptz,
     worker       uuid,
@@ -127,6 +130,7 @@ CREATE TABLE native_batches (
                   CHECK (state IN ('submitting', 'submitted', 'done')),
     upstream_id   text,                      -- the provider's id of it
     items         integer NOT NULL,          -- that it was to be made of
+    need_nano_usd bigint NOT NULL DEFAULT 0, -- what they may cost; promised until it is done
     created_at    timestamptz NOT NULL DEFAULT now(),
     cancelling_at timestamptz,               -- when the provider was asked for its end
     error         text,                      -- why it came to nothing

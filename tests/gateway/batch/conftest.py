@@ -11,6 +11,8 @@ import pytest
 from sluice.gateway.batch.storage import Storage
 from sluice.migrations import migrate
 from tests.gateway.batch.jobs_site import JobsSite
+from tests.gateway.batch.native_site import NativeSite
+from tests.harness.provider_batches import AnthropicProvider, OpenAIProvider
 
 
 @pytest.fixture
@@ -39,3 +41,17 @@ async def emptied_site(batch_database: str, tmp_path: Path) -> AsyncIterator[Job
 def doors_database(new_database: Callable[[str], str]) -> str:
     """One database for all tests of the front doors: each has teams of its own there."""
     return new_database("doors")
+
+
+@pytest.fixture
+async def native_site(emptied_site: JobsSite) -> AsyncIterator[NativeSite]:
+    """Native batches, over both providers."""
+    openai, anthropic = OpenAIProvider(), AnthropicProvider()
+    for provider in (openai, anthropic):
+        await provider.server.start_server()
+    made = NativeSite(emptied_site.pool, emptied_site, openai, anthropic)
+    yield made
+    for each in made.providers.values():
+        await each.batches.close()
+    for provider in (openai, anthropic):
+        await provider.server.close()

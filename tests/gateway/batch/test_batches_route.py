@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -147,6 +148,13 @@ async def test_what_is_refused(
     assert await site.counts() == (1, 0, 0)
 
 
+async def test_a_body_that_is_no_object_has_no_member_at_fault(site: DoorsSite) -> None:
+    async with site.bare(await site.key()) as http:
+        answer = await http.post("/v1/batches", json=[])
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, None, "invalid_value")
+
+
 @pytest.mark.parametrize(
     ("model", "limits", "status", "code"),
     [
@@ -171,6 +179,23 @@ async def test_a_name_that_stands_for_models_is_taken(site: DoorsSite) -> None:
     assert (await submitted(site.sdk(await site.key()), content)).model == "auto"
 
 
+async def test_a_file_that_expires_while_a_batch_is_made_of_it(
+    site: DoorsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = site.storage.read
+
+    async def slow(*given: Any) -> AsyncIterator[bytes]:
+        await site.pool.execute("UPDATE files SET expires_at = now()")
+        async for part in read(*given):
+            yield part
+
+    monkeypatch.setattr(site.storage, "read", slow)
+    with pytest.raises(openai.NotFoundError) as gone:
+        await submitted(site.sdk(await site.key()))
+    assert gone.value.param == "input_file_id"
+    assert await site.counts() == (1, 0, 0)
+
+
 async def test_a_file_of_another_purpose(site: DoorsSite) -> None:
     sdk = site.sdk(await site.key())
     file = await sdk.files.create(file=("a.jsonl", GOOD), purpose="user_data")
@@ -178,6 +203,26 @@ async def test_a_file_of_another_purpose(site: DoorsSite) -> None:
         await sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
     assert refused.value.param == "input_file_id"
     assert refused.value.code == "invalid_file_purpose"
+
+
+async def test_a_teams_files_are_read_one_at_a_time(
+    site: DoorsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, at_once, most = site.storage.read, 0, 0
+
+    async def counted(*given: Any) -> AsyncIterator[bytes]:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        async for part in read(*given):
+            await asyncio.sleep(0.01)
+            yield part
+        at_once -= 1
+
+    monkeypatch.setattr(site.storage, "read", counted)
+    sdk = site.sdk(await site.key())
+    await asyncio.gather(*(submitted(sdk) for _ in range(4)))
+    assert (most, await site.counts()) == (1, (4, 4, 12))
 
 
 async def test_a_batch_is_no_more_urgent_than_its_team(site: DoorsSite) -> None:

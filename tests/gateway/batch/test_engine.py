@@ -18,9 +18,11 @@ from sluice.gateway.batch.runner import HeldCharges
 from sluice.gateway.connections import connect_database, redis_link
 from sluice.gateway.environment import Environment
 from sluice.gateway.settings import Config
+from sluice.gateway.tenancy.keys import Keys
 from sluice.gateway.wiring import create_gateway
 from tests.gateway.batch.jobs_site import JobsSite, chat_lines
 from tests.harness.polling import eventually_async
+from tests.harness.tenants import BY
 from tests.servers import RunningServer
 
 # the application is made with the rest, and not used
@@ -196,6 +198,22 @@ async def test_a_key_that_is_revoked_pays_for_nothing_more(
     row = await ended(jobs_site, (await jobs_site.submit(chat_lines(2))).id)
     assert row["failed"] == 2
     assert {line["response"]["status_code"] for line in row["errors"]} == {401}
+
+
+async def test_a_key_that_is_rotated_hands_its_batches_on(
+    jobs_site: JobsSite, engine: BatchEngine
+) -> None:
+    owner = await jobs_site.team()
+    new, _ = await Keys(jobs_site.pool).rotate(owner[1], timedelta(0), BY)
+
+    async def known() -> bool:
+        holder = engine.gateway.ring.holder(str(owner[1]))
+        return holder is not None and holder.key_id == str(new.id)
+
+    await eventually_async(known)
+    row = await ended(jobs_site, (await jobs_site.submit(chat_lines(2), owner)).id)
+    assert row["completed"] == 2
+    assert {each["key_id"] for each in await records(jobs_site)} == {new.id}
 
 
 async def test_a_fault_is_tried_again_and_then_told(

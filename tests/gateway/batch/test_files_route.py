@@ -72,6 +72,7 @@ async def test_pages(site: DoorsSite) -> None:
     assert [file.id async for file in sdk.files.list(limit=2, order="asc")] == ids
     batches = [file.id async for file in sdk.files.list(limit=1, order="asc", purpose="batch")]
     assert batches == [ids[0], ids[2], ids[3]]
+    assert [file.id async for file in sdk.files.list(purpose="no\0ne")] == []
     for wrong in ({"limit": 0}, {"limit": 10_001}, {"after": "file-1"}):
         with pytest.raises(openai.BadRequestError):
             await sdk.files.list(**wrong)
@@ -85,6 +86,16 @@ async def test_another_teams_files_are_not_there(site: DoorsSite) -> None:
             await call(file.id)
     assert [each.id async for each in theirs.files.list()] == []
     assert (await mine.files.content(file.id)).read() == GOOD
+
+
+async def test_a_content_that_can_not_be_had_is_said_so(site: DoorsSite) -> None:
+    sdk = site.sdk(await site.key())
+    file = await sdk.files.create(file=NAMED, purpose="batch")
+    for path in site.objects():
+        path.unlink()
+    with pytest.raises(openai.InternalServerError) as error:
+        await sdk.files.content(file.id)
+    assert (error.value.status_code, error.value.code) == (503, "storage_unavailable")
 
 
 async def test_ranges(site: DoorsSite) -> None:
@@ -206,6 +217,22 @@ async def test_an_upload_of_unknown_length_ends_where_the_quota_does(site: Doors
     assert answers == [429, 200, 429, 200, 429]
     assert await site.counts() == (2, 0, 0)
     assert len(site.objects()) == 2
+
+
+async def test_an_upload_that_took_too_long_leaves_nothing(
+    site: DoorsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = site.storage.write
+
+    async def slow(path: str, parts: AsyncIterator[bytes]) -> None:
+        await site.pool.execute("DELETE FROM files WHERE object = $1", path)
+        await write(path, parts)
+
+    monkeypatch.setattr(site.storage, "write", slow)
+    with pytest.raises(openai.APIStatusError) as failed:
+        await site.sdk(await site.key()).files.create(file=NAMED, purpose="batch")
+    assert (failed.value.status_code, failed.value.code) == (408, "upload_timeout")
+    assert site.objects() == []
 
 
 async def test_a_store_that_is_away(doors_database: str, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from sluice.gateway.batch import statements
+from sluice.gateway.batch.ids import private_id
 from tests.gateway.batch.doors_site import BODY, GOOD, DoorsSite, doors_site, jsonl, request_line
 
 
@@ -72,14 +74,52 @@ async def test_a_form(http: httpx2.AsyncClient) -> None:
 
 
 async def test_a_list_of_requests(http: httpx2.AsyncClient) -> None:
-    requests = [request_line("x"), {"body": BODY}, BODY]
-    job = check(
-        await http.post("/v1/batch", json={"requests": requests, "metadata": METADATA, **OPTIONS})
-    )
+    requests = [request_line("x"), {"body": BODY}, {**BODY, "user": "half a \ud83d"}]
+    body = json.dumps({"requests": requests, "metadata": METADATA, **OPTIONS})
+    kind = {"content-type": "application/json"}
+    job = check(await http.post("/v1/batch", content=body, headers=kind))
     check_options(job)
     content = (await http.get(f"/v1/files/{job['input_file_id']}/content")).text
     ids = [json.loads(line)["custom_id"] for line in content.splitlines()]
     assert ids == ["x", "request-2", "request-3"]
+
+
+async def test_a_repeated_call_with_a_key_makes_no_second_batch(
+    http: httpx2.AsyncClient, site: DoorsSite
+) -> None:
+    key = {"idempotency-key": '"nightly"'}
+    job = check(await http.post("/v1/batch", json={"requests": [BODY]}, headers=key), 1)
+    file = {"input_file_id": job["input_file_id"], "endpoint": "/v1/chat/completions"}
+    made = {**file, "completion_window": "24h"}
+    batch = (await http.post("/v1/batches", json=made, headers=key)).json()
+    assert batch["id"] != job["id"]
+    for path, body, id in (
+        ("/v1/batch", {"requests": [BODY]}, job["id"]),
+        ("/v1/batches", made, batch["id"]),
+    ):
+        assert (await http.post(path, json=body, headers=key)).json()["id"] == id
+        other = await http.post(path, json={**body, "priority": "low"}, headers=key)
+        assert (other.status_code, other.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    assert await site.counts() == (1, 2, 2)
+    async with site.bare(await site.key("other")) as others:
+        theirs = await others.post("/v1/batch", json={"requests": [BODY]}, headers=key)
+        assert theirs.json()["id"] != job["id"]
+    for _ in range(2):  # without a key each is a call of its own
+        await http.post("/v1/batch", json={"requests": [BODY]})
+    assert (await site.counts())[1] == 5
+
+
+async def test_of_calls_at_once_with_a_key_one_makes_a_batch(
+    http: httpx2.AsyncClient, site: DoorsSite
+) -> None:
+    key = {"idempotency-key": "nightly"}
+    answers = await asyncio.gather(
+        *(http.post("/v1/batch", json={"requests": [BODY]}, headers=key) for _ in range(5))
+    )
+    assert {answer.status_code for answer in answers} <= {200, 409}
+    assert len({each.json()["id"] for each in answers if each.status_code == 200}) == 1
+    assert await site.counts() == (1, 1, 1)
+    assert len(site.objects()) == 1
 
 
 async def test_the_same_batch_through_both_doors(http: httpx2.AsyncClient) -> None:
@@ -110,6 +150,7 @@ BAD = GOOD + jsonl(request_line("d", body={**BODY, "stream": True}))
         ({"content": GOOD, "params": {"priority": "urgent"}}, 400, "priority"),
         ({"content": GOOD, "params": {"nonsense": "1"}}, 400, "nonsense"),
         ({"content": GOOD, "params": {"metadata": "{"}}, 400, "JSON"),
+        ({"content": GOOD, "params": {"metadata": "[" * 3000}}, 400, "JSON"),
         ({"content": GOOD, "params": {"endpoint": "/v1/embeddings"}}, 400, "endpoint"),
         ({"content": GOOD, "params": {"callback_url": "file:///x"}}, 400, "callback_url"),
         ({"data": {"callback_url": "file:///x"}, "files": {"file": ("a", GOOD)}}, 400, "callback"),
@@ -158,6 +199,24 @@ async def test_results_while_it_runs_and_from_where_one_was(
     assert (job["cost_nano_usd"], job["cost_usd"]) == (180_000, "0.00018")
     assert (await http.get(f"{url}/results?after=-1")).status_code == 400
     assert (await http.get(f"{url}/results?after=x")).status_code == 400
+    assert (await http.get(f"{url}/results?after={2**63}")).status_code == 400
+
+
+async def test_results_that_are_large_are_read_one_by_one(
+    http: httpx2.AsyncClient, site: DoorsSite
+) -> None:
+    id = check(await http.post("/v1/batch", content=GOOD))["batch_id"]
+    for line in (1, 2, 3):
+        await site.answer(id, line)
+    await site.pool.execute(
+        "UPDATE batch_results SET result = left(result, -1) || ',\"x\":\"' || repeat('x', 9000000)"
+        " || '\"}' WHERE batch_id = $1",
+        private_id("batch_", id),
+    )
+    rows = await site.pool.fetch(statements.RESULTS, private_id("batch_", id), True, 0)
+    assert len(rows) == 1
+    found = lines(await http.get(f"/v1/batch/{id}/results"))
+    assert [each["custom_id"] for each in found] == ["1", "2", "3"]
 
 
 async def test_results_are_followed_to_the_end(http: httpx2.AsyncClient, site: DoorsSite) -> None:

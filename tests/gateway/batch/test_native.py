@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from aiohttp import web
 
 from sluice.gateway.auth import Principal
 from sluice.gateway.batch.native import records
-from sluice.gateway.tenancy.limits import Budget, Limits, Policy, Scope
-from tests.gateway.batch.jobs_site import JobsSite, chat_lines
+from sluice.gateway.tenancy.limits import NO_POLICY
+from tests.gateway.batch.jobs_site import chat_lines
 from tests.gateway.batch.native_site import ITEM_NANO_USD, NativeSite
 from tests.harness.provider_batches import (
-    AnthropicProvider,
-    OpenAIProvider,
     answered,
     anthropic_end,
     chat_answer,
@@ -29,16 +26,8 @@ from tests.harness.provider_batches import (
 
 
 @pytest.fixture
-async def site(emptied_site: JobsSite) -> AsyncIterator[NativeSite]:
-    openai, anthropic = OpenAIProvider(), AnthropicProvider()
-    for provider in (openai, anthropic):
-        await provider.server.start_server()
-    made = NativeSite(emptied_site.pool, emptied_site, openai, anthropic)
-    yield made
-    for each in made.providers.values():
-        await each.batches.close()
-    for provider in (openai, anthropic):
-        await provider.server.close()
+def site(native_site: NativeSite) -> NativeSite:
+    return native_site
 
 
 def text_of(result: dict[str, Any]) -> str:
@@ -86,6 +75,14 @@ async def test_nothing_stays_at_the_provider(site: NativeSite) -> None:
     assert site.anthropic.batches == {}
 
 
+async def test_nothing_stays_of_a_batch_that_has_no_results(site: NativeSite) -> None:
+    batch = await site.submit()
+    site.openai.end(site.openai.batch, "expired")
+    await site.look()
+    assert await site.states(batch.id) == ["pending"] * 3
+    assert site.openai.files == {}
+
+
 async def test_what_goes_live_at_once(site: NativeSite) -> None:
     few = await site.submit(count=1)
     soon = await site.submit(window=timedelta(hours=3))
@@ -125,6 +122,16 @@ async def test_items_that_are_no_good_are_called_live(site: NativeSite) -> None:
     await site.decide()
     assert await site.states(batch.id) == ["native", "pending", "pending", "native"]
     assert (await site.jobs.batch(batch.id))["live"]
+
+
+@pytest.mark.parametrize("name", ["gpt", "claude"])
+async def test_an_item_that_no_sdk_can_read_keeps_no_other(site: NativeSite, name: str) -> None:
+    lines = chat_lines(3, name).splitlines()
+    tool = b'{"type": "function", "function": {"name": "f", "parameters": {"x": 1e999}}}'
+    lines[1] = lines[1].replace(b'"messages"', b'"tools": [' + tool + b'], "messages"')
+    batch = await site.jobs.submit(b"\n".join(lines))
+    await site.decide()
+    assert await site.states(batch.id) == ["native", "pending", "native"]
 
 
 async def test_one_broken_line_costs_nothing_and_the_rest_is_billed(site: NativeSite) -> None:
@@ -252,6 +259,7 @@ async def test_anothers_batch_that_was_taken_for_ours_ends_in_live_calls(
     await site.look()
     assert await site.states(batch.id) == ["pending"] * 3
     assert await site.usage() == []
+    assert list(site.anthropic.batches) == [ours.id]
 
 
 async def test_a_provider_that_is_away_is_waited_for_and_then_not(site: NativeSite) -> None:
@@ -336,32 +344,13 @@ async def test_a_key_that_was_revoked_sends_nothing_more_but_is_billed(site: Nat
     assert {row["key_id"] for row in await site.usage()} == {key_id}
 
 
-async def test_a_budget_without_room_for_all_of_it_lets_nothing_go(site: NativeSite) -> None:
-    budget = Limits(budgets=(Budget("day", Decimal(1)),))
-    policy = Policy.of([Scope("team", "t", "t", budget)])
-    site.keys.principal = lambda key_id: Principal("", "team", "name", key_id, policy)
-    site.admission.left = 10_000_000
-    batch = await site.submit(count=100)
-    assert await site.states(batch.id) == ["pending"] * 100
-    assert site.openai.batches == {}
-    site.admission.left = None
-    batch = await site.submit(count=100)
-    assert await site.states(batch.id) == ["native"] * 100
-    assert site.admission.asked[1] > 10_000_000
-
-
-async def test_a_rate_that_is_used_up_is_waited_for(site: NativeSite) -> None:
-    limited = Limits(requests_per_minute=1)
-    policy = Policy.of([Scope("team", "t", "t", limited)])
-    site.keys.principal = lambda key_id: Principal("", "team", "name", key_id, policy)
-    site.admission.left, site.admission.dimension = 0, "requests"
-    batch = await site.submit()
+async def test_the_key_that_took_anothers_place_pays(site: NativeSite) -> None:
+    await site.submit()
+    successor = uuid4()
+    site.keys.principal = lambda _: Principal("", "team", "name", str(successor), NO_POLICY)
+    site.openai.end(site.openai.batch)
     await site.look()
-    assert await site.states(batch.id) == ["native"] * 3
-    assert site.openai.batches == {}
-    site.admission.left = None
-    await site.look()
-    assert len(site.openai.batches) == 1
+    assert [row["key_id"] for row in await site.usage()] == [successor] * 3
 
 
 async def test_the_key_of_a_batch_is_used_for_it_to_its_end(site: NativeSite) -> None:
@@ -420,6 +409,23 @@ async def test_a_fault_of_ours_does_not_keep_a_batch_from_running(
     monkeypatch.setattr(site.records, "take", broken)
     batch = await site.submit()
     assert (await site.jobs.batch(batch.id))["live"]
+
+
+@pytest.mark.parametrize("method", ["submit", "progress"])
+async def test_a_fault_of_ours_keeps_no_items_at_a_provider(
+    site: NativeSite, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(site.providers["openai"].batches, method, broken)
+    batch = await site.submit()
+    assert await site.states(batch.id) == ["pending" if method == "submit" else "native"] * 3
+    site.clock.ahead = timedelta(hours=22, minutes=1)
+    await site.look()
+    site.clock.ahead += timedelta(hours=1)
+    await site.look()
+    assert await site.states(batch.id) == ["pending"] * 3
 
 
 async def test_a_slow_submission_holds_up_no_other_decision(

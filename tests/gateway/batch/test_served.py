@@ -129,7 +129,11 @@ def test_the_command_line(gateway: Gateway, worker: Process, tmp_path: Path) -> 
     assert len(results.stdout.splitlines()) == LINES
     output = tmp_path / "errors.jsonl"
     command(gateway, "results", batch_id, "--errors", "--follow", "--output", str(output))
-    assert json.loads(output.read_bytes())["custom_id"] == "bad"
+    error = json.loads(output.read_bytes())
+    assert error["custom_id"] == "bad"
+    rest = ("--errors", "--after", str(error["sequence"]), "--output", str(output))
+    command(gateway, "results", batch_id, *rest)
+    assert json.loads(output.read_bytes()) == error
     refused = command(gateway, "cancel", batch_id)
     assert refused.exit_code == 1
     assert "Cannot cancel" in refused.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -46,6 +48,29 @@ async def test_what_breaks_off_is_not_there(storage: Storage) -> None:
         await storage.write("a", parts(b"x" * 12_000_000, then=LookupError()))
     with pytest.raises(ObjectMissing):
         await storage.range("a", 0, 1)
+
+
+DYING = """
+import asyncio, os, pathlib, sys
+from sluice.gateway.batch.storage import Storage
+
+async def parts():
+    yield b"x" * 12_000_000
+    yield b"x" * 12_000_000
+    os._exit(0)
+
+asyncio.run(Storage(pathlib.Path(sys.argv[1])).write("a/b", parts()))
+"""
+
+
+async def test_what_a_killed_process_left_goes_with_its_object(
+    storage: Storage, tmp_path: Path
+) -> None:
+    dying = await asyncio.create_subprocess_exec(sys.executable, "-c", DYING, str(tmp_path))
+    assert await dying.wait() == 0
+    assert any(path.is_file() for path in tmp_path.rglob("*"))
+    await storage.delete("a/b")
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 async def test_a_place_that_is_away() -> None:

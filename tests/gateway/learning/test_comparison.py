@@ -15,7 +15,7 @@ from sluice.backends.base import ConnectionLost, Endpoint
 from sluice.billing.events import UsageEvent
 from sluice.billing.prices import Price
 from sluice.gateway.learning.comparison import Answered, Comparisons, Payer
-from sluice.gateway.learning.judging import strong_is_first
+from sluice.gateway.learning.judging import JUDGE_TOKENS, strong_is_first
 from sluice.gateway.learning.labels import Labels
 from sluice.gateway.learning.spending import DailyBudget
 from sluice.router.catalog import Deployment, Model
@@ -110,7 +110,8 @@ def answered(strong: bool = False, stream: bool = False, prompt: str | None = No
         "stream": stream,
     }
     request = read_request(json.dumps(body).encode(), "messages")
-    call = Call(Endpoint.CHAT, request, str(uuid_utils.uuid7()), team_id=str(TEAM))
+    made = str(uuid_utils.uuid7())
+    call = Call(Endpoint.CHAT, request, made, cache_salt="salt", team_id=str(TEAM))
     return Answered(call, str(TEAM), "four", strong, OTHER, prompt)
 
 
@@ -129,6 +130,7 @@ async def test_a_comparison(pool: asyncpg.Pool, strong: bool) -> None:
     asked = site.upstreams.calls["other"]
     assert (asked.tier, asked.priority, asked.team_id) == ("batch", "low", str(TEAM))
     assert asked.request.disable_fallbacks
+    assert {each.cache_salt for each in site.upstreams.calls.values()} == {"salt"}
     shown = site.upstreams.calls["judge"].request.members["messages"]
     text = json.loads(bytes(shown))[1]["content"]
     mine, theirs = ("first", "second") if strong_is_first(asked_id(about)) else ("second", "first")
@@ -228,6 +230,7 @@ FAILURE = UpstreamFailure(ErrorDetail("no"), 500)
         ({"other": said(None), "judge": said("{}")}, "no_answer", 10),
         ({"other": said("five"), "judge": said("I can't say")}, "no_verdict", 30),
         ({"other": said("five")}, "failed", 0),
+        ({"other": TimeoutError(), "judge": said("{}")}, "failed", 100 + 2 * JUDGE_TOKENS),
     ],
 )
 async def test_what_may_go_wrong(

@@ -10,8 +10,8 @@ import pytest
 import uuid_utils.compat
 
 from sluice.gateway.learning.feedback import FeedbackBox, NewFeedback
-from sluice.gateway.learning.labels import Labels, made_at
-from sluice.gateway.tenancy.refusals import Missing
+from sluice.gateway.learning.labels import MOST_OF_A_REQUEST, Labels, made_at
+from sluice.gateway.tenancy.refusals import Conflict, Missing
 from tests.billing.samples import OTHER_TEAM, TEAM
 from tests.gateway.learning.samples import record
 
@@ -35,6 +35,16 @@ async def test_each_source_has_one_say(pool: asyncpg.Pool) -> None:
         ("feedback:tests", 0.5, None, None, None),
         ("feedback:user", 1.0, None, None, None),
     ]
+
+
+async def test_so_many_sources_have_a_say_and_no_more(pool: asyncpg.Pool) -> None:
+    request_id, labels = await record(pool), Labels(pool)
+    for number in range(MOST_OF_A_REQUEST):
+        await labels.feedback(TEAM, request_id, f"s{number}", 0.0)
+    with pytest.raises(Conflict, match="too many sources"):
+        await labels.feedback(TEAM, request_id, "another", 1.0)
+    assert (await labels.feedback(TEAM, request_id, "s0", 1.0)).score == 1.0
+    assert len(await kept(pool, request_id)) == MOST_OF_A_REQUEST
 
 
 @pytest.mark.parametrize("request_id", [uuid4(), UUID(int=0), UUID(int=2**128 - 1)])

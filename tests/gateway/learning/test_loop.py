@@ -128,6 +128,41 @@ async def test_the_present_model_is_asked_about_what_it_has_not_seen(pool: async
     assert (present.scorer.name.partition("-")[0], present.trained_until) == ("linear", until)
 
 
+async def test_a_model_that_cannot_be_read_is_as_none_at_all(pool: asyncpg.Pool) -> None:
+    trainer = Trainer()
+    born = {"score_edges": [0.7], "score_shares": [0.1, 0.9]}
+    models = RouterModels(pool)
+    await models.create(ALIAS, model_file(), "training", born, BY)
+    await models.promote(ALIAS, 1, BY)
+    await pool.execute("UPDATE router_models SET file = 'of another release'")
+    await compared(pool)
+    assert await loop(pool, trainer).look()
+    assert trainer.made[0][2].scorer.name == "rule"
+    assert await states(pool) == ["retired", "active"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"outcomes": {"count": 0, "mean": 0.9, "variance": 0.1}},
+        {"outcomes": {"count": 9, "mean": 0.9, "variance": -1}},
+        {"trained_until": "2026-03-05T00:00:00"},
+    ],
+)
+async def test_a_report_that_makes_no_sense_says_nothing(
+    pool: asyncpg.Pool, wrong: dict[str, Any]
+) -> None:
+    born = {"score_edges": [0.7], "score_shares": [0.1, 0.9], **wrong}
+    models = RouterModels(pool)
+    await models.create(ALIAS, model_file(), "upload", born, BY)
+    await models.promote(ALIAS, 1, BY)
+    await compared(pool)
+    trainer = Trainer(better=False)
+    assert await loop(pool, trainer).look()
+    assert trainer.made[0][2].trained_until is None
+    assert (await health(pool)).outcome_drop is None
+
+
 async def test_too_few_labels_are_no_fault(pool: asyncpg.Pool) -> None:
     def refuse(*_: Any) -> Candidate:
         raise TooFewLabels("too few")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import asyncpg
+import msgspec
 import pytest
 import uuid_utils.compat
 
 from sluice.gateway.learning import models as models_module
 from sluice.gateway.learning.models import RouterModels, changed_models
 from sluice.gateway.learning.scorer_sync import ModelChange, ScorerSync
+from sluice.gateway.routes.admin.router_models import MAX_REPORT_BYTES, Upload
 from sluice.gateway.tenancy.audit import By
 from sluice.gateway.tenancy.pages import Turn
 from sluice.gateway.tenancy.refusals import Conflict, Missing
@@ -85,6 +87,13 @@ async def test_what_is_no_model_is_refused(pool: asyncpg.Pool) -> None:
     assert refused.value.param == "file"
     with pytest.raises(Missing):
         await models.promote(ALIAS, 1, BY)
+
+
+@pytest.mark.parametrize("value", ["\0", "x" * MAX_REPORT_BYTES])
+def test_a_report_that_cannot_be_kept_is_refused(value: str) -> None:
+    body = {"file": "", "report": {"said": value}}
+    with pytest.raises(msgspec.ValidationError, match="report"):
+        msgspec.convert(body, Upload)
 
 
 async def test_old_ones_go_unless_they_are_in_use(

@@ -51,6 +51,20 @@ async def test_labelled_requests(pool: asyncpg.Pool) -> None:
     ]
 
 
+async def test_the_strong_tier_is_that_of_the_requests_own_strong_model(
+    pool: asyncpg.Pool,
+) -> None:
+    ours = await decided(pool, ago=20, **STRONG)
+    # where another team, or a key that may use less, has another strong model
+    theirs = await decided(
+        pool, ago=10, model_used="medium", tier_used="strong", strong_model="huge"
+    )
+    for each in (ours, theirs):
+        await Labels(pool).signal(TEAM, each, "schema", 0.0)
+    found = await Traffic(pool).labelled(ALIAS, LONG_AGO)
+    assert [each.strong for each in found] == [True, False]
+
+
 async def test_pairs(pool: asyncpg.Pool) -> None:
     labels, traffic = Labels(pool), Traffic(pool)
     at_both = [await decided(pool, features=F1), await decided(pool, features=F1, **STRONG)]

@@ -105,6 +105,17 @@ def test_keys_reach_only_what_they_may(site: Site) -> None:
     assert [each["id"] for each in listed] == ["small", "auto"]
 
 
+def test_tokens_are_counted_by_a_model_that_the_key_may_use(site: Site) -> None:
+    key = site.admin.new_key(site.admin.team(), allowed_models=["auto", "none"])["key"]
+    body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+
+    def count(key: str) -> int:
+        return site.one.request("POST", "/v1/messages/count_tokens", body, key).status_code
+
+    assert eventually(lambda: count(key) if count(key) != 401 else None, 5) == 404
+    assert count(TEAM_KEY) == 200
+
+
 def test_with_every_strong_deployment_resting_it_answers_and_says_so(site: Site) -> None:
     failed = site.chat("shaky:quality")
     assert failed.headers["x-model-used"] == "small"

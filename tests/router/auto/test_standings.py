@@ -31,6 +31,13 @@ def test_a_conversation_is_known_by_how_it_began() -> None:
     assert key(turns("hello"), team="u") != first
 
 
+def test_a_long_beginning_tells_conversations_apart_by_its_ends_and_its_length() -> None:
+    long = "x" * 100_000
+    first = key(turns(long))
+    assert key(turns(long, "hi", "and now?")) == first
+    assert len({first, *map(key, (turns(long + "y"), turns("y" + long), turns(long + "x")))}) == 4
+
+
 def test_a_session_that_is_named_is_one_whatever_is_said() -> None:
     assert key(turns("a"), session=b"s") == key(turns("b"), session=b"s")
     assert key(turns("a"), session=b"s") != key(turns("a"), session=b"r")

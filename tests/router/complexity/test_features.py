@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+from hashlib import sha256
 
 import pytest
 
@@ -23,6 +24,36 @@ def test_features_are_the_same_in_every_process_and_release() -> None:
         "0100450000000066000000000000000000"
         "007a000042e200006d9b01000dbe0100e5660200e77302009b8e020049ad020011c00200a5d30200"
     )
+
+
+MANY = "Solve x^2 = 4; prove it.\n\n```\ndef f(): return {'a_b': 1 == 2}\n``` √∫ Ωé 漢字 3 times 12"
+
+
+@pytest.mark.parametrize(
+    ("view", "signals", "digest"),
+    [
+        (RequestView(""), "000000000000000000000000ff000000", "efdb9f10d27d98ad"),
+        (
+            RequestView("Who sang in that band?", 52),
+            "00490000000000000000009900000000",
+            "f53b9b24fee64a20",
+        ),
+        (
+            RequestView(MANY, 300, "Be brief.", 5, True, True, True),
+            "3c69764daaaaaa55550000001bffffff",
+            "13e718fb5611c51f",
+        ),
+        (
+            RequestView("why must the total price of 7 be less? " * 25, 1_030),
+            "fd8000000000e4995500330000000000",
+            "cf23cd5c2dde5b68",
+        ),
+    ],
+)
+def test_all_of_the_features_are(view: RequestView, signals: str, digest: str) -> None:
+    found = extract(view)
+    assert signals_of(found).hex() == signals
+    assert sha256(found).hexdigest().startswith(digest)
 
 
 def test_words_and_pairs_are_distinct_and_ascending() -> None:

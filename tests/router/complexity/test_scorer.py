@@ -99,6 +99,7 @@ def damaged(data: bytes) -> dict[str, bytes]:
         "scale": data.replace(b'"scale":0.5', b'"scale":0.0'),
         "quantiles": data.replace(b'"quantiles":[', b'"quantiles":[0.9,'),
         "flipped": header + b"\n" + bytes([table[0] ^ 0xFF]) + table[1:],
+        "huge": pack(replace(unpack(data), bias=1e300)),
         "infinite": pack(replace(unpack(data), table=infinite)),
     }
 

@@ -13,8 +13,10 @@ import asyncpg
 import msgspec
 import uuid_utils.compat
 
-from sluice.gateway.batch.files import File, NewFile, complete
+from sluice.gateway.batch import statements
+from sluice.gateway.batch.files import LIVE, File, NewFile, complete
 from sluice.gateway.batch.lines import InputLine
+from sluice.gateway.batch.once import Once
 from sluice.gateway.tenancy.limits import Priority
 from sluice.gateway.tenancy.transactions import Connection
 
@@ -41,8 +43,9 @@ _ROWS_A_TURN = 200
 #: How often it is looked for more results of a batch that runs, in seconds.
 FOLLOW_SECONDS = 0.5
 
-#: Results that are read at a time: each may be as large as an answer.
-_RESULTS_A_TURN = 50
+
+class MadeMeanwhile(Exception):
+    """Another call with the same key has made a batch."""
 
 
 class InputGone(Exception):
@@ -103,6 +106,7 @@ class NewBatch:
     Attributes:
         output_expires_seconds: None: as long as the configuration says.
         callback_url: is told of the end.
+        once: what the call is known by, if it may be repeated.
     """
 
     team_id: UUID
@@ -114,6 +118,7 @@ class NewBatch:
     output_expires_seconds: int | None = None
     metadata: dict[str, str] | None = None
     callback_url: str | None = None
+    once: Once | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +142,6 @@ class Pace:
     waiting: int
     rate: float | None
 
-
-_RESULTS = """
-SELECT sequence, result FROM batch_results
-WHERE batch_id = $1 AND ok = $2 AND sequence > $3 ORDER BY sequence LIMIT $4
-"""
 
 _PACE = """
 SELECT
@@ -171,10 +171,11 @@ class Batches:
 
         Raises:
             InputGone: the file is there no more.
+            MadeMeanwhile: see there.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             there = await connection.fetchval(
-                "SELECT 1 FROM files WHERE id = $1 AND deleted_at IS NULL FOR SHARE", input_file.id
+                f"SELECT 1 FROM files WHERE id = $1 AND {LIVE} FOR SHARE", input_file.id
             )
             if there is None:
                 raise InputGone
@@ -185,7 +186,8 @@ class Batches:
         neither.
 
         Raises:
-            LookupError: see `files.complete`.
+            ObjectForgotten: see `files.complete`.
+            MadeMeanwhile: see there.
         """
         async with self._pool.acquire() as connection, connection.transaction():
             await complete(connection, upload)
@@ -197,6 +199,20 @@ class Batches:
             f"SELECT {_COLUMNS} FROM batches WHERE id = $1 AND team_id = $2", id, team_id
         )
         return None if row is None else _batch(row)
+
+    async def made_by(self, team_id: UUID, call: Once) -> tuple[Batch, bool] | None:
+        """The batch that a call with a key has made, and whether its content was the same; None:
+        there was no such call."""
+        row = await self._pool.fetchrow(
+            f"SELECT {_COLUMNS}, once_content FROM batches WHERE team_id = $1 AND once_key = $2",
+            team_id,
+            call.key,
+        )
+        if row is None:
+            return None
+        values = dict(row)
+        same = values.pop("once_content") == call.content
+        return _batch(values), same
 
     async def list(self, team_id: UUID, limit: int, after: UUID | None) -> tuple[list[Batch], bool]:
         """A page of the team's batches, newest first, and whether there are more behind it.
@@ -236,12 +252,9 @@ class Batches:
             ok: lines of the output file, else of the error file.
             after: the sequence of the last result that is known; 0: from the beginning.
         """
-        while True:
-            rows = await self._pool.fetch(_RESULTS, batch.id, ok, after, _RESULTS_A_TURN)
+        while rows := await self._pool.fetch(statements.RESULTS, batch.id, ok, after):
             for row in rows:
                 yield ResultLine(row["sequence"], row["result"])
-            if len(rows) < _RESULTS_A_TURN:
-                return
             after = rows[-1]["sequence"]
 
     async def follow(
@@ -265,11 +278,13 @@ async def _insert(
     connection: Connection, new: NewBatch, items: Sequence[InputLine], input_file: UUID
 ) -> Batch:
     id = uuid_utils.compat.uuid7()
-    [row] = await connection.fetch(
+    row = await connection.fetchrow(
         "INSERT INTO batches (id, team_id, key_id, endpoint, model, input_file, status, priority,"
-        " completion_window, output_expires, metadata, callback, total, expires_at,"
-        " in_progress_at) VALUES ($1, $2, $3, $4, $5, $6, 'in_progress', $7, $8, $9, $10, $11, $12,"
-        f" now() + $8, now()) RETURNING {_COLUMNS}",
+        " completion_window, output_expires, metadata, callback, total, once_key, once_content,"
+        " expires_at, in_progress_at) VALUES ($1, $2, $3, $4, $5, $6, 'in_progress', $7, $8, $9,"
+        " $10, $11, $12, $13, $14, now() + $8, now())"
+        " ON CONFLICT (team_id, once_key) WHERE once_key IS NOT NULL DO NOTHING"
+        f" RETURNING {_COLUMNS}",
         id,
         new.team_id,
         new.key_id,
@@ -284,7 +299,11 @@ async def _insert(
         _json(new.metadata),
         _json(None if new.callback_url is None else {"url": new.callback_url}),
         len(items),
+        None if new.once is None else new.once.key,
+        None if new.once is None else new.once.content,
     )
+    if row is None:
+        raise MadeMeanwhile
     await connection.copy_records_to_table(
         "batch_items",
         columns=_ITEM_COLUMNS,
@@ -309,7 +328,7 @@ def _json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _batch(row: asyncpg.Record) -> Batch:
+def _batch(row: asyncpg.Record | dict[str, Any]) -> Batch:
     values: dict[str, Any] = dict(row)
     for name in _JSON:
         if values[name] is not None:

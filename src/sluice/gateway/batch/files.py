@@ -25,7 +25,8 @@ Purpose = Literal[
 _COLUMNS = (
     "id, team_id, key_id, purpose, filename, bytes, object, lines, endpoint, created_at, expires_at"
 )
-_LIVE = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+#: Of files that are there.
+LIVE = "deleted_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 
 #: A batch that is not over needs its input.
 OPEN = "('validating', 'in_progress', 'finalizing', 'cancelling')"
@@ -41,6 +42,10 @@ class OverQuota(Exception):
     def __init__(self, quota: int) -> None:
         super().__init__(f"the team may keep {quota} bytes")
         self.quota = quota
+
+
+class ObjectForgotten(LookupError):
+    """It took so long to write an object that the sweeper removed it."""
 
 
 class FileInUse(Exception):
@@ -156,7 +161,7 @@ async def complete(connection: Connection, new: NewFile) -> File:
     """Make a file of an object that was begun, in the caller's transaction.
 
     Raises:
-        LookupError: it took so long that the object was removed.
+        ObjectForgotten: see there.
     """
     row = await connection.fetchrow(
         "UPDATE files SET key_id = $2, purpose = $3, filename = $4, bytes = $5, lines = $6,"
@@ -173,13 +178,13 @@ async def complete(connection: Connection, new: NewFile) -> File:
         new.expires_seconds,
     )
     if row is None:
-        raise LookupError("the object was removed before it was complete")
+        raise ObjectForgotten("the object was removed before it was complete")
     return File(**row)
 
 
 _KEPT = f"""
 SELECT coalesce(sum(bytes), 0)::bigint FROM files
-WHERE team_id = $1 AND (({_LIVE}) OR (purpose = 'unfinished' AND removed_at IS NULL))
+WHERE team_id = $1 AND (({LIVE}) OR (purpose = 'unfinished' AND removed_at IS NULL))
 """
 
 
@@ -236,7 +241,7 @@ class Files:
     async def get(self, team_id: UUID, id: UUID) -> File | None:
         """A file of the team's; None: it has no such file, or no more."""
         row = await self._pool.fetchrow(
-            f"SELECT {_COLUMNS} FROM files WHERE id = $1 AND team_id = $2 AND {_LIVE}", id, team_id
+            f"SELECT {_COLUMNS} FROM files WHERE id = $1 AND team_id = $2 AND {LIVE}", id, team_id
         )
         return None if row is None else File(**row)
 
@@ -244,7 +249,7 @@ class Files:
         """A page of the team's files, and whether there are more behind it."""
         order, beyond = ("DESC", "<") if query.newest_first else ("ASC", ">")
         rows: list[Any] = await self._pool.fetch(
-            f"SELECT {_COLUMNS} FROM files WHERE team_id = $1 AND {_LIVE}"
+            f"SELECT {_COLUMNS} FROM files WHERE team_id = $1 AND {LIVE}"
             f" AND ($2::uuid IS NULL OR id {beyond} $2) AND ($3::text IS NULL OR purpose = $3)"
             f" ORDER BY id {order} LIMIT $4",
             team_id,
@@ -263,7 +268,7 @@ class Files:
         """
         async with self._pool.acquire() as connection, connection.transaction():
             object: str | None = await connection.fetchval(
-                f"SELECT object FROM files WHERE id = $1 AND team_id = $2 AND {_LIVE} FOR UPDATE",
+                f"SELECT object FROM files WHERE id = $1 AND team_id = $2 AND {LIVE} FOR UPDATE",
                 id,
                 team_id,
             )

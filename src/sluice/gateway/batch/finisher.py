@@ -8,20 +8,32 @@ free before, so that no more gathers than was running.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from sluice.billing.ledger import DATABASE_ERRORS
-from sluice.gateway.batch.items import Items, Outcome, Place
+from sluice.gateway.batch.items import Items, Outcome, Place, Result
 
-#: Most outcomes of one transaction.
+#: Most outcomes of one transaction, and about how many characters of results: Postgres takes no
+#: array of a gigabyte.
 GROUP = 500
+GROUP_CHARACTERS = 32 * 1024 * 1024
 
 #: Between attempts while Postgres is away, in seconds.
 RETRY_SECONDS = 0.25
 
 _log = structlog.get_logger("sluice.batch")
+
+
+def fitting(outcomes: Sequence[Outcome]) -> int:
+    """How many of some outcomes, from the first one on, fit into one transaction; at least one."""
+    size = 0
+    for number, outcome in enumerate(outcomes):
+        size += len(outcome.text) if isinstance(outcome, Result) else 0
+        if number and size > GROUP_CHARACTERS:
+            return number
+    return len(outcomes)
 
 
 class Finisher:
@@ -37,7 +49,11 @@ class Finisher:
         self._writing: asyncio.Task[None] | None = None
 
     async def put(self, outcome: Outcome) -> None:
-        """Write an outcome down; returns when it is."""
+        """Write an outcome down; returns when it is.
+
+        Raises:
+            Exception: a fault of ours kept it from being written.
+        """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gathering.append((outcome, written))
         if self._writing is None:
@@ -47,8 +63,15 @@ class Finisher:
     async def _write(self) -> None:
         try:
             while self._gathering:
-                group, self._gathering = self._gathering[:GROUP], self._gathering[GROUP:]
-                counted = await self._settled([outcome for outcome, _ in group])
+                count = fitting([outcome for outcome, _ in self._gathering[:GROUP]])
+                group, self._gathering = self._gathering[:count], self._gathering[count:]
+                try:
+                    counted = await self._settled([outcome for outcome, _ in group])
+                except Exception as error:  # noqa: BLE001 - told to those who wait for it
+                    for _, written in group:
+                        if not written.done():
+                            written.set_exception(error)
+                    continue
                 for outcome, written in group:
                     self._observe(outcome, outcome.place in counted)
                     if not written.done():

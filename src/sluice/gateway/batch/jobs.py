@@ -15,7 +15,7 @@ class Jobs:
         self._pool = pool
 
     async def open(self) -> list[Job]:
-        """The open batches, those first whose windows close first; a thousand at most.
+        """The open batches, each team's first ones by when their windows close; a thousand at most.
 
         Raises:
             asyncpg.PostgresError, OSError: the database is away.

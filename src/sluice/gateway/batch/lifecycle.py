@@ -22,9 +22,6 @@ from sluice.gateway.batch.files import NewFile, begin, complete
 from sluice.gateway.batch.items import Items
 from sluice.gateway.batch.storage import Storage, in_parts
 
-#: Results that are read at a time: each may be as large as an answer.
-_RESULTS_A_TURN = 50
-
 #: What a provider's own batches get to wind up when theirs has ended, in seconds, above what
 #: running items get.
 _NATIVE_SECONDS = 900.0
@@ -132,9 +129,7 @@ class Lifecycle:
 
     async def _lines(self, batch_id: UUID, ok: bool) -> AsyncIterator[bytes]:
         after = 0
-        while rows := await self._pool.fetch(
-            statements.RESULTS, batch_id, ok, after, _RESULTS_A_TURN
-        ):
+        while rows := await self._pool.fetch(statements.RESULTS, batch_id, ok, after):
             yield b"".join([row["result"].encode() + b"\n" for row in rows])
             after = rows[-1]["sequence"]
 

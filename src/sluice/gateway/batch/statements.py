@@ -137,14 +137,18 @@ SELECT line, custom_id, request_id FROM batch_items
 WHERE batch_id = $1 AND state = ANY($2) ORDER BY line LIMIT 2000 FOR UPDATE
 """
 
-#: Open batches, and how far they are. What is not done and not running waits, or is native.
+#: Open batches, and how far they are. What is not done and not running waits, or is native. Of each
+#: team there are its first ones, so that many batches of one team hide no other team's.
 OPEN_BATCHES = """
 SELECT batch.id, batch.team_id, batch.model, batch.priority, batch.live,
     extract(epoch FROM batch.expires_at - now())::float8 AS seconds_left,
     batch.total - batch.completed - batch.failed - coalesce(busy.running, 0)
         - coalesce(busy.native, 0) AS waiting,
     coalesce(busy.running, 0) AS running
-FROM batches AS batch
+FROM (
+    SELECT *, row_number() OVER (PARTITION BY team_id ORDER BY expires_at, id) AS turn
+    FROM batches WHERE status = 'in_progress' AND expires_at > now()
+) AS batch
 LEFT JOIN (
     SELECT batch_id, sum(running)::int AS running, sum(native)::int AS native
     FROM (  -- each by its own partial index
@@ -153,8 +157,7 @@ LEFT JOIN (
         SELECT batch_id, 0, 1 FROM batch_items WHERE state = 'native'
     ) AS each GROUP BY batch_id
 ) AS busy ON busy.batch_id = batch.id
-WHERE batch.status = 'in_progress' AND batch.expires_at > now()
-ORDER BY batch.expires_at LIMIT 1000
+ORDER BY batch.turn, batch.expires_at LIMIT 1000
 """
 
 #: Batches whose items are not begun any more, and since when, in seconds.
@@ -190,9 +193,17 @@ SELECT id, team_id, key_id, endpoint, completed, failed,
 FROM batches WHERE id = $1 AND {_FINALIZING}
 """
 
+#: The next results, as many as may be held together; one at least, if there is one.
 RESULTS = """
-SELECT sequence, result FROM batch_results
-WHERE batch_id = $1 AND ok = $2 AND sequence > $3 ORDER BY sequence LIMIT $4
+SELECT sequence, result FROM (
+    SELECT sequence, result,
+        sum(octet_length(result)) OVER (ORDER BY sequence) - octet_length(result) AS before
+    FROM (
+        SELECT sequence, result FROM batch_results
+        WHERE batch_id = $1 AND ok = $2 AND sequence > $3 ORDER BY sequence LIMIT 50
+    ) AS page
+) AS measured
+WHERE before < 8388608 ORDER BY sequence
 """
 
 END_BATCH = f"""

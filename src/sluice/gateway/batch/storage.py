@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import obstore
 from obstore.exceptions import BaseError
@@ -19,6 +22,8 @@ PART_BYTES = 1024 * 1024
 #: Object stores take uploads in parts of at least 5 MiB.
 _UPLOAD_PART_BYTES = 5 * 1024 * 1024
 
+#: Ending of the name that an object in a folder has until it is complete.
+_BEGUN = "#1"
 
 #: Options that are of the HTTP client, whatever the store.
 _CLIENT_OPTIONS = (
@@ -50,8 +55,8 @@ class Storage:
         Raises:
             ValueError: no object store is known for the URL, or an option is wrong.
         """
+        self._folder = _folder(place)
         if isinstance(place, Path):
-            self._folder = place
             return
         try:
             self._store = _from_url(place, dict(options or {}), retries)
@@ -104,7 +109,8 @@ class Storage:
         return bytes(part)
 
     async def delete(self, path: str) -> None:
-        """Remove an object; nothing happens if it isn't there.
+        """Remove an object, and what a process that died while it wrote it has left in a folder;
+        nothing happens if it isn't there.
 
         Raises:
             StorageAway: see there.
@@ -114,6 +120,16 @@ class Storage:
                 await obstore.delete_async(self._store, path)
         except ObjectMissing:
             pass
+        if self._folder is not None:
+            begun = self._folder / (path + _BEGUN)
+            with _named_errors():
+                await asyncio.to_thread(begun.unlink, missing_ok=True)
+
+
+def _folder(place: Path | str) -> Path | None:
+    if isinstance(place, Path):
+        return place
+    return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else None
 
 
 def _from_url(url: str, options: dict[str, str], retries: int) -> Any:

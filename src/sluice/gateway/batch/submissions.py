@@ -7,16 +7,19 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from sluice.backends.base import Endpoint
 from sluice.gateway.auth import Principal
-from sluice.gateway.batch.batches import Batch, Batches, InputGone, NewBatch
+from sluice.gateway.batch.batches import Batch, Batches, InputGone, MadeMeanwhile, NewBatch
 from sluice.gateway.batch.files import File, NewFile
 from sluice.gateway.batch.lines import LineRefused, Scan
+from sluice.gateway.batch.once import Once
 from sluice.gateway.batch.storage import ObjectMissing, Storage, StorageAway
 from sluice.gateway.batch.uploads import Announced, Uploads, end_of, of_line, storage_away
 from sluice.gateway.egress import Egress, EgressRefused
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.idempotency.refusals import in_progress, reused
 from sluice.gateway.tenancy.limits import Priority, less_urgent
 from sluice.router.catalog import Catalog
 from sluice.router.policy import RoutingRefused, choose_model
@@ -37,6 +40,7 @@ class Wishes:
         priority: no more urgent than the caller's limits say.
         output_expires_seconds: None: as long as the configuration says.
         callback_url: is told of the end.
+        once: what the call is known by, if it may be repeated.
     """
 
     completion_window: timedelta
@@ -45,6 +49,7 @@ class Wishes:
     metadata: dict[str, str] | None = None
     output_expires_seconds: int | None = None
     callback_url: str | None = None
+    once: Once | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,28 @@ class Submissions:
         self._catalog = catalog
         self._egress = egress
         self._alias_of = alias_of
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.limits = limits
 
     def scan(self, *, keep: bool) -> Scan:
         """A scan within the limits. `keep`: for a batch that is made at once."""
         return Scan(self.limits.max_line_bytes, keep=keep)
+
+    async def made_before(self, principal: Principal, wishes: Wishes) -> Batch | None:
+        """The batch that the same call has made before; None: it is the first, or has no key.
+
+        Raises:
+            GatewayError: 422, its key is that of another call.
+        """
+        if wishes.once is None:
+            return None
+        made = await self._batches.made_by(UUID(principal.team_id), wishes.once)
+        if made is None:
+            return None
+        batch, same = made
+        if not same:
+            raise reused()
+        return batch
 
     async def of_file(self, principal: Principal, file: File, wishes: Wishes) -> Batch:
         """Make a batch of a file that was uploaded before.
@@ -97,6 +119,11 @@ class Submissions:
                 "input_file_id",
                 "invalid_file_purpose",
             )
+        # a short call costs seconds of a core and many items in memory: a team has one at a time
+        async with self._turns.setdefault(principal.team_id, asyncio.Lock()):
+            return await self._of_file(principal, file, wishes)
+
+    async def _of_file(self, principal: Principal, file: File, wishes: Wishes) -> Batch:
         scan = self.scan(keep=True)
         try:
             async for part in self._storage.read(file.object, 0, file.bytes):
@@ -111,8 +138,12 @@ class Submissions:
         new = self._new(principal, scan, wishes)
         try:
             return await self._batches.create(new, scan.items, file)
+        except MadeMeanwhile:
+            raise in_progress() from None
         except InputGone:
-            raise GatewayError.not_found("The input file was deleted.") from None
+            raise GatewayError.not_found(
+                "The input file was deleted.", param="input_file_id"
+            ) from None
 
     async def of_content(
         self,
@@ -147,7 +178,10 @@ class Submissions:
                 endpoint=new.endpoint,
                 expires_seconds=self.limits.input_seconds,
             )
-            return await self._batches.submit(new, scan.items, upload)
+            try:
+                return await self._batches.submit(new, scan.items, upload)
+            except MadeMeanwhile:
+                raise in_progress() from None
 
     def check(self, wishes: Wishes) -> None:
         """See whether wishes can be met, as far as they tell alone.
@@ -185,6 +219,7 @@ class Submissions:
             output_expires_seconds=wishes.output_expires_seconds,
             metadata=wishes.metadata,
             callback_url=wishes.callback_url,
+            once=wishes.once,
         )
 
     def _check_target(self, principal: Principal, endpoint: Endpoint, model: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from sluice.gateway.auth import Principal
-from sluice.gateway.batch.files import Files, OverQuota, Room
+from sluice.gateway.batch.files import Files, ObjectForgotten, OverQuota, Room
 from sluice.gateway.batch.forms import Form
 from sluice.gateway.batch.lines import MAX_BYTES, LineRefused, Scan
 from sluice.gateway.batch.storage import Storage, StorageAway, in_parts
@@ -74,7 +74,7 @@ class Uploads:
             content: what it raises is raised here, and then nothing is stored.
 
         Raises:
-            GatewayError: the team may not keep so much, or the store is away.
+            GatewayError: the team may not keep so much, the store is away, or it took too long.
         """
         principal = announced.principal
         quota = principal.policy.max_stored_bytes
@@ -89,6 +89,9 @@ class Uploads:
         except GatewayError:
             await self._give_up(room)
             raise
+        except ObjectForgotten:  # which has come after all
+            await self._give_up(room)
+            raise took_too_long() from None
 
     async def _write(self, room: Room, content: AsyncIterator[bytes]) -> int:
         size = 0
@@ -266,6 +269,11 @@ def over_quota(limit: int) -> GatewayError:
         "storage_quota_exceeded",
     )
     return GatewayError(429, detail, {"x-should-retry": "false"})
+
+
+def took_too_long() -> GatewayError:
+    """The upload was given up before it was complete."""
+    return GatewayError.invalid("The upload took too long.", "file", "upload_timeout", 408)
 
 
 def storage_away() -> GatewayError:

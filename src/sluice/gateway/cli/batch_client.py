@@ -24,6 +24,12 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=120)
 _LINE_BYTES = 32 * 1024 * 1024
 
 
+class _Numbered(msgspec.Struct):
+    """A line of results."""
+
+    sequence: int
+
+
 class BatchClient:
     """Calls `/v1/batch` and `/v1/files`."""
 
@@ -66,7 +72,8 @@ class BatchClient:
     async def lines(
         self, batch_id: str, kind: str, after: int, follow: bool
     ) -> AsyncIterator[bytes]:
-        """Lines of a batch's outcome.
+        """Lines of a batch's outcome. A server that has said nothing for long is asked for the rest
+        where a batch is followed: it may have nothing to say.
 
         Args:
             kind: `results` or `errors`.
@@ -78,9 +85,16 @@ class BatchClient:
         """
         path = f"/v1/batch/{batch_id}/{kind}"
         query = {"after": str(after), "follow": "true" if follow else "false"}
-        async with self._answer("GET", path, params=query) as response:
-            async for line in response.content:
-                yield line
+        while True:
+            async with self._answer("GET", path, params=query) as response:
+                try:
+                    async for line in response.content:
+                        query["after"] = str(msgspec.json.decode(line, type=_Numbered).sequence)
+                        yield line
+                    return
+                except aiohttp.SocketTimeoutError:
+                    if not follow:
+                        raise
 
     async def _json(self, method: str, path: str, **given: Any) -> dict[str, Any]:
         async with self._answer(method, path, **given) as response:

@@ -108,7 +108,7 @@ def watch(batch_id: str, key: str, every: float) -> None:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write to; standard output by default.",
+    help="File to write to, with --after behind what it has; standard output by default.",
 )
 def results(
     batch_id: str, key: str, errors: bool, follow: bool, after: int, output: Path | None
@@ -126,7 +126,7 @@ def results(
         sys.stdout.buffer.flush()
         return
     try:
-        with output.open("wb") as file:
+        with output.open("ab" if after else "wb") as file:
             run(work(file.write))
     except OSError as error:
         raise click.ClickException(f"{output}: {error.strerror}") from None

@@ -16,6 +16,7 @@ from sluice.gateway.idempotency.follower import follow, too_large
 from sluice.gateway.idempotency.generation import Asked, Generation, Serve, Terms
 from sluice.gateway.idempotency.key import entry_name, fingerprint, unkeyed, waits
 from sluice.gateway.idempotency.reel import Reel
+from sluice.gateway.idempotency.refusals import in_progress, reused
 from sluice.gateway.idempotency.tapes import Claim, Held, Tapes, TapesAway
 from sluice.gateway.idempotency.watch import Watch
 from sluice.gateway.intake import Received
@@ -100,12 +101,12 @@ class KeyedAnswers:
             return self._unprotected(exchange, error)
         if held.finding == "running" and not waits(exchange.headers):
             self._observe("in_progress")
-            raise _in_progress()
+            raise in_progress()
         self._observe(held.finding)
         if held.finding != "claimed" and not principal.policy.allows_model(received.request.model):
             raise GatewayError.model_forbidden(received.request.model)
         if held.finding == "reused":
-            raise _reused()
+            raise reused()
         if held.finding == "large":
             raise too_large()
         _log.info(
@@ -188,25 +189,6 @@ def _marked(send: Send) -> Send:
         await send(message)
 
     return marked
-
-
-def _reused() -> GatewayError:
-    return GatewayError.invalid(
-        "This Idempotency-Key was used for a request with another body.",
-        "Idempotency-Key",
-        "idempotency_key_reused",
-        422,
-    )
-
-
-def _in_progress() -> GatewayError:
-    detail = ErrorDetail(
-        "A request with this Idempotency-Key is in progress.",
-        "invalid_request_error",
-        "Idempotency-Key",
-        "idempotency_in_progress",
-    )
-    return GatewayError(409, detail, {"retry-after": "1"})
 
 
 def _away() -> GatewayError:

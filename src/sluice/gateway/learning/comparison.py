@@ -116,13 +116,17 @@ class Comparisons:
         judge = self._judge()
         if judge is None:
             return "failed"
-        held = await self._budget.reserve(self._most(answered, judge))
+        most = self._most(answered, judge)
+        held = await self._budget.reserve(most)
         if held is None:
             return "over_budget"
         spent = _Spent()
         try:
             return await self._compare(answered, judge, payer, spent)
-        except (UpstreamFailure, TargetsResting, InvalidRequest, BackendError, TimeoutError):
+        except TimeoutError:  # who was cut off in the middle may have cost all of it
+            spent.nano_usd = max(spent.nano_usd, most)
+            return "failed"
+        except (UpstreamFailure, TargetsResting, InvalidRequest, BackendError):
             return "failed"
         finally:
             await held.settle(spent.nano_usd)
@@ -137,7 +141,13 @@ class Comparisons:
             return "no_answer"
         strong, weak = (answered.text, other) if answered.strong else (other, answered.text)
         body = judge_body(judge.name, call.request_id, asked_text(call), strong, weak)
-        question = Call(Endpoint.CHAT, read_request(body, "messages"), "", team_id=call.team_id)
+        question = Call(
+            Endpoint.CHAT,
+            read_request(body, "messages"),
+            "",
+            cache_salt=call.cache_salt,
+            team_id=call.team_id,
+        )
         said = await self._ask(judge, question, payer, spent)
         verdict = None if said is None else read_verdict(call.request_id, said)
         if verdict is None:

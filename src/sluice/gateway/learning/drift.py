@@ -12,6 +12,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, quantiles, variance
+from typing import Annotated
+
+import msgspec
 
 #: Parts into which scores are cut.
 BINS = 10
@@ -36,9 +39,9 @@ class Outcomes:
         variance: of a single score.
     """
 
-    count: int
+    count: Annotated[int, msgspec.Meta(ge=1)]
     mean: float
-    variance: float
+    variance: Annotated[float, msgspec.Meta(ge=0)]
 
 
 def edges_of(scores: Sequence[float]) -> list[float]:

@@ -75,6 +75,7 @@ class FeedbackBox:
 
         Raises:
             Missing: the team has no such request.
+            Conflict: it has feedback of too many sources.
         """
         made = made_at(given.request_id)
         fresh = made is not None and abs(self._clock() - made.timestamp()) < FRESH_SECONDS

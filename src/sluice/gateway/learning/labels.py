@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 
 from sluice.billing.ledger import storable
-from sluice.gateway.tenancy.refusals import Missing
+from sluice.gateway.tenancy.refusals import Conflict, Missing
 
 Signal = Literal["truncated", "schema", "re_asked"]
 
@@ -19,13 +19,19 @@ _SKEW = timedelta(hours=1)
 
 _V7 = 7
 
+#: Labels that are kept of one request: callers name the sources of their feedback as they like.
+MOST_OF_A_REQUEST = 32
+
 _FEEDBACK = """
 INSERT INTO route_labels (request_id, source, team_id, score)
 SELECT request_id, $3, team_id, $4 FROM usage_records
-WHERE request_id = $1 AND team_id = $2 AND time BETWEEN $5 AND $6
+WHERE request_id = $1 AND team_id = $2 AND time BETWEEN $5 AND $6 AND $7 > (
+    SELECT count(*) FROM route_labels WHERE request_id = $1 AND source <> $3)
 ON CONFLICT (request_id, source) DO UPDATE SET score = excluded.score, time = now()
 RETURNING request_id, source, score, time
 """
+
+_LABELS = "SELECT count(*) FROM route_labels WHERE request_id = $1 AND team_id = $2"
 
 _SIGNAL = """
 INSERT INTO route_labels (request_id, source, team_id, score) VALUES ($1, $2, $3, $4)
@@ -67,6 +73,7 @@ class Labels:
 
         Raises:
             Missing: the team has no such request, or it has not been recorded yet.
+            Conflict: too many others have had their say on it.
         """
         made = made_at(request_id)
         row = None
@@ -79,8 +86,11 @@ class Labels:
                 score,
                 made - _SKEW,
                 made + _SKEW,
+                MOST_OF_A_REQUEST,
             )
         if row is None:
+            if await self._pool.fetchval(_LABELS, request_id, team_id) >= MOST_OF_A_REQUEST:
+                raise Conflict(f"`{request_id}` has feedback of too many sources", "source")
             raise Missing(f"there is no request `{request_id}`", "request_id")
         return Feedback(
             request_id=row["request_id"], source=source, score=row["score"], time=row["time"]

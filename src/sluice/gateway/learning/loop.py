@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import asyncpg
 import msgspec
@@ -32,6 +32,7 @@ from sluice.gateway.learning.retraining import Candidate, Present, make_candidat
 from sluice.gateway.learning.settings import RetrainingSettings
 from sluice.gateway.learning.traffic import Traffic
 from sluice.gateway.tenancy.audit import By
+from sluice.router.complexity.model import InvalidModel
 from sluice.router.complexity.scorer import Scorer
 from sluice.router.training.rows import NoGap, TooFewLabels
 
@@ -155,10 +156,10 @@ class LearningLoop:
         self, alias: str, labelled: list[Labelled], active: RouterModel | None
     ) -> None:
         recent = await self._traffic.recent(alias)
+        scorer = await self._scorer(active)
         present = Present(Scorer())
-        if active is not None:
-            file = await self._models.file(active)
-            present = Present(Scorer.of_model(file), _seen_until(active.report))
+        if active is not None and scorer is not None:
+            present = Present(scorer, _seen_until(active.report))
         try:
             made: Candidate = await asyncio.to_thread(self._make, labelled, recent, present)
         except (TooFewLabels, NoGap) as error:
@@ -171,6 +172,17 @@ class LearningLoop:
             await self._models.promote(alias, model.version, by)
             _log.info("model promoted", alias=alias, version=model.version)
 
+    async def _scorer(self, active: RouterModel | None) -> Scorer | None:
+        """What scores by the model in use; None: there is none, or none that this release can
+        read, and the rule scores."""
+        if active is None:
+            return None
+        try:
+            return Scorer.of_model(await self._models.file(active))
+        except InvalidModel as error:
+            _log.warning("model not used", alias=active.alias, reason=str(error))
+            return None
+
     async def _drift(
         self, alias: str, labelled: list[Labelled], active: RouterModel | None
     ) -> tuple[float | None, float | None]:
@@ -180,8 +192,9 @@ class LearningLoop:
             return None, None
         psi = None
         recent = await self._traffic.recent(alias, active.promoted_at)
-        if len(recent) >= ENOUGH and birth.score_edges:
-            scorer = Scorer.of_model(await self._models.file(active))
+        enough = len(recent) >= ENOUGH and birth.score_edges
+        scorer = await self._scorer(active) if enough else None
+        if scorer is not None:
             scores = [scorer.score_features(features) for features in recent]
             psi = stability_index(birth.score_shares, shares_of(scores, birth.score_edges))
         since = (each for each in labelled if each.time > active.promoted_at)
@@ -199,7 +212,7 @@ class _Birth:
     score_edges: list[float]
     score_shares: list[float]
     outcomes: Outcomes | None = None
-    trained_until: datetime | None = None
+    trained_until: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 def _birth_of(report: dict[str, Any]) -> _Birth | None:

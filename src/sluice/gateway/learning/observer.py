@@ -148,7 +148,7 @@ class AnswerObserver:
         text: str | None,
     ) -> Sampled | None:
         """The comparison that an answer takes part in, if any: of text with text, by models that
-        the caller may use."""
+        the caller may use. A judge sees the request alone, and not what it continues."""
         sampling = self._sampling
         if sampling is None or text is None or not self._takes_part(choice, exchange):
             return None
@@ -159,7 +159,7 @@ class AnswerObserver:
         if other is None or payer is None or not policy.allows_model(sampling.judge):
             return None
         view = read_view(call.request.members)
-        if view.images:
+        if view.images or (call.conversation is not None and call.conversation.history):
             return None
         prompt = view.text if policy.keep_prompts else None
         return Sampled(Answered(call, principal.team_id, text, strong, other, prompt), payer)

@@ -39,7 +39,7 @@ def truncated(request: Request, usage: Usage) -> bool:
 def wanted_schema(request: Request) -> Any:
     """The JSON schema that the answer must fit; `{}` where any JSON will do; None: it need not be
     JSON, or the schema is too large to look at."""
-    if not _FORMS & request.members.keys():
+    if _FORMS.isdisjoint(request.members):
         return None
     try:
         text = msgspec.json.decode(request.members.get("text", _NULL)) or {}

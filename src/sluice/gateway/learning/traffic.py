@@ -28,10 +28,11 @@ AGAIN_WITHIN = timedelta(minutes=10)
 #: Features of another release's version can't be read; requests that have them are passed over.
 _VERSION = bytes((VERSION,))
 
-# The strong tier is the one that the strong model answers in.
+# The strong tier is the one that the strong model answers in; a team's own document may give its
+# name to another one.
 _LABELLED = """
 WITH labelled AS (
-    SELECT d.request_id, d.time, d.features, d.conversation, d.tier_used,
+    SELECT d.request_id, d.time, d.features, d.conversation, d.tier_used, d.strong_model,
         d.model_used = d.strong_model AS by_strong,
         jsonb_agg(jsonb_build_object('source', l.source, 'score', l.score,
             'strong', l.strong_score, 'weak', l.weak_score)) AS opinions
@@ -42,7 +43,8 @@ WITH labelled AS (
     ORDER BY d.time DESC LIMIT $3
 )
 SELECT request_id, time, features, conversation, opinions,
-    by_strong OR tier_used IN (SELECT tier_used FROM labelled WHERE by_strong) AS strong
+    by_strong OR (strong_model, tier_used) IN (
+        SELECT strong_model, tier_used FROM labelled WHERE by_strong) AS strong
 FROM labelled ORDER BY time
 """
 

@@ -86,6 +86,13 @@ class ListedBatch(BatchOptions, frozen=True, forbid_unknown_fields=True, kw_only
     requests: list[msgspec.Raw]
 
 
+def _json(text: str, param: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        raise GatewayError.invalid(f"`{param}` must be JSON.", param, "invalid_json") from None
+
+
 def options_of(fields: Mapping[str, str]) -> BatchOptions:
     """Options that came as text, in a form or a query; `metadata` and `output_expires_after` are
     JSON.
@@ -97,7 +104,7 @@ def options_of(fields: Mapping[str, str]) -> BatchOptions:
     try:
         for name in ("metadata", "output_expires_after"):
             if name in values:
-                values[name] = msgspec.json.decode(values[name])
+                values[name] = _json(values[name], name)
         return msgspec.convert(values, BatchOptions)
     except msgspec.DecodeError as error:
         raise invalid(error) from None

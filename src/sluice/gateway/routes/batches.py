@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from sluice.gateway.batch.batches import Batch, Batches
 from sluice.gateway.batch.files import Files
 from sluice.gateway.batch.ids import private_id
 from sluice.gateway.batch.objects import batch_object, list_object
+from sluice.gateway.batch.once import once
 from sluice.gateway.batch.submissions import Submissions
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.routes.access import Access
@@ -77,7 +79,9 @@ class TeamBatches:
         """
         team_id = UUID((await self.principal(request)).team_id)
         if not 1 <= limit <= MAX_PAGE:
-            raise GatewayError.invalid(f"`limit` must be 1 to {MAX_PAGE}.", "limit")
+            raise GatewayError.invalid(
+                f"`limit` must be 1 to {MAX_PAGE}.", "limit", "invalid_value"
+            )
         last = None if after is None else private_id("batch_", after)
         if after is not None and last is None:
             raise GatewayError.invalid("`after` must be a batch's id.", "after", "invalid_value")
@@ -93,11 +97,14 @@ def batches_routes(
     async def create(request: Request[Any, Any, Any]) -> dict[str, Any]:
         principal = await team.principal(request)
         body = await read(request, FileBatch)
-        wishes = body.wishes()
+        key = once(request.scope["headers"], "/v1/batches", await request.body())
+        wishes = replace(body.wishes(), once=key)
+        if (made := await submissions.made_before(principal, wishes)) is not None:
+            return batch_object(made)
         id = private_id("file-", body.input_file_id)
         file = None if id is None else await files.get(UUID(principal.team_id), id)
         if file is None:
-            raise unknown_file(body.input_file_id)
+            raise unknown_file(body.input_file_id, "input_file_id")
         return batch_object(await submissions.of_file(principal, file, wishes))
 
     @get("/v1/batches", summary="List the team's batches", tags=["batches"])
@@ -125,4 +132,4 @@ def batches_routes(
 
 def unknown_batch(batch_id: str) -> GatewayError:
     """There is no such batch, or it is another team's."""
-    return GatewayError.not_found(f"No batch found with id '{batch_id}'.")
+    return GatewayError.not_found(f"No batch found with id '{batch_id}'.", param="id")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
@@ -25,8 +25,15 @@ from sluice.gateway.batch.forms import Form, form_boundary
 from sluice.gateway.batch.ids import private_id, public_id
 from sluice.gateway.batch.lines import Scan
 from sluice.gateway.batch.objects import file_object, list_object
-from sluice.gateway.batch.storage import Storage, StorageAway
-from sluice.gateway.batch.uploads import Announced, RequestBody, Uploads, checked_file, too_large
+from sluice.gateway.batch.storage import ObjectMissing, Storage, StorageAway
+from sluice.gateway.batch.uploads import (
+    Announced,
+    RequestBody,
+    Uploads,
+    checked_file,
+    storage_away,
+    too_large,
+)
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.bodies import announced_bytes, whole_number
@@ -152,7 +159,9 @@ class TeamFiles:
         """
         team_id = UUID((await self.principal(request)).team_id)
         if not 1 <= query.limit <= MAX_PAGE:
-            raise GatewayError.invalid(f"`limit` must be 1 to {MAX_PAGE}.", "limit")
+            raise GatewayError.invalid(
+                f"`limit` must be 1 to {MAX_PAGE}.", "limit", "invalid_value"
+            )
         last = None if after is None else private_id("file-", after)
         if after is not None and last is None:
             raise GatewayError.invalid("`after` must be a file's id.", "after", "invalid_value")
@@ -175,8 +184,12 @@ class TeamFiles:
         headers = {"content-length": str(end - start), "accept-ranges": "bytes"}
         if asked is not None:
             headers["content-range"] = f"bytes {start}-{end - 1}/{file.bytes}"
+        try:
+            content = await _begun(self._storage.read(file.object, start, end))
+        except (StorageAway, ObjectMissing):
+            raise storage_away() from None
         return Stream(
-            self._storage.read(file.object, start, end),
+            content,
             status_code=200 if asked is None else 206,
             media_type="application/octet-stream",
             headers=headers,
@@ -225,6 +238,8 @@ def file_routes(team: TeamFiles) -> list[HTTPRouteHandler]:
         order: Literal["asc", "desc"] = "desc",
         purpose: str | None = None,
     ) -> dict[str, Any]:
+        if purpose is not None and purpose not in get_args(Purpose):
+            purpose = ""  # that no file has
         query = FileQuery(limit, None, purpose, order == "desc")
         page, has_more = await team.page(request, after, query)
         return list_object([file_object(file) for file in page], has_more)
@@ -245,9 +260,22 @@ def file_routes(team: TeamFiles) -> list[HTTPRouteHandler]:
     return [upload, list_files, retrieve, content, forget]
 
 
-def unknown_file(file_id: str) -> GatewayError:
+def unknown_file(file_id: str, param: str = "id") -> GatewayError:
     """There is no such file, or it is another team's, or expired."""
-    return GatewayError.not_found(f"No such File object: {file_id}")
+    return GatewayError.not_found(f"No such File object: {file_id}", param=param)
+
+
+async def _begun(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same parts, the first one read before anything is answered: what is wrong with the
+    store is wrong from there on, and can still be said."""
+    first = await anext(parts, b"")
+
+    async def all_parts() -> AsyncIterator[bytes]:
+        yield first
+        async for part in parts:
+            yield part
+
+    return all_parts()
 
 
 def clean_name(filename: str) -> str:

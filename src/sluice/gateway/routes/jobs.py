@@ -6,6 +6,7 @@ The same batches as OpenAI's: each is seen through both doors.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from sluice.gateway.batch.estimate import estimated_completion
 from sluice.gateway.batch.forms import Form, form_boundary
 from sluice.gateway.batch.lines import MAX_BYTES, LineRefused
 from sluice.gateway.batch.objects import job_object, list_object
+from sluice.gateway.batch.once import Once, once
 from sluice.gateway.batch.request_list import request_lines
 from sluice.gateway.batch.submissions import Submissions
 from sluice.gateway.batch.uploads import (
@@ -37,10 +39,15 @@ from sluice.gateway.routes.batch_options import ListedBatch, options_of
 from sluice.gateway.routes.batches import TeamBatches
 from sluice.gateway.routes.bodies import announced_bytes
 from sluice.gateway.routes.files import FORM_BYTES, clean_name
-from sluice.wire.objects import MalformedJSON, decode_object
+from sluice.wire.objects import MalformedJSON, decode_object, mended
 
 #: Requests and results, one a line.
 JSONL = "application/jsonl"
+
+#: Of results: what a `bigint` holds.
+MAX_SEQUENCE = 2**63 - 1
+
+_listed_batch = msgspec.json.Decoder(ListedBatch)
 
 
 def job_routes(
@@ -94,8 +101,10 @@ def job_routes(
         request: Request[Any, Any, Any], batch_id: str, ok: bool, after: int, follow: bool
     ) -> Stream:
         batch = await team.found(request, batch_id)
-        if after < 0:
-            raise GatewayError.invalid("`after` must not be negative.", "after", "invalid_value")
+        if not 0 <= after <= MAX_SEQUENCE:
+            raise GatewayError.invalid(
+                "`after` must be a result's `sequence`, or 0.", "after", "invalid_value"
+            )
         found = batches.follow if follow else batches.results
         return Stream(_numbered(found(batch, ok, after)), media_type=JSONL)
 
@@ -137,7 +146,9 @@ class _Intake:
         if (boundary := form_boundary(kind)) is not None:
             return await self._of_form(expected, Form(body.chunks(), boundary))
         if kind.partition(";")[0].strip().lower() == "application/json":
-            return await self._of_json(principal, await _whole(body, self._max_json_bytes))
+            text = await _whole(body, self._max_json_bytes)
+            key = once(request.scope["headers"], "/v1/batch", text)
+            return await self._of_json(principal, text, key)
         wishes = options_of(dict(request.query_params.items())).wishes()
         self._submissions.check(wishes)
         scan = self._submissions.scan(keep=True)
@@ -155,10 +166,12 @@ class _Intake:
             lambda: clean_name(form.filename or ""),
         )
 
-    async def _of_json(self, principal: Principal, text: bytes) -> Batch:
+    async def _of_json(self, principal: Principal, text: bytes, key: Once | None) -> Batch:
         asked = _listed(text)
-        wishes = asked.wishes()
+        wishes = replace(asked.wishes(), once=key)
         self._submissions.check(wishes)
+        if (made := await self._submissions.made_before(principal, wishes)) is not None:
+            return made
         try:
             lines = list(request_lines(asked.requests, wishes.endpoint or Endpoint.CHAT))
         except LineRefused as fault:
@@ -205,7 +218,7 @@ def _listed(text: bytes) -> ListedBatch:
             "invalid_json",
         )
     try:
-        return msgspec.json.decode(text, type=ListedBatch)
+        return mended(_listed_batch, text)
     except msgspec.DecodeError as error:
         raise invalid(error) from None
 

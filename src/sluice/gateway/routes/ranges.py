@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)")
+#: No file is longer than 18 digits say.
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class NotSatisfiable(Exception):

@@ -65,7 +65,7 @@ class TokenCounter:
         try:
             members = read_members(body)
             name = member(members, "model", str) or ""
-            counted = self._counted_as(name, team)
+            counted = self._counted_as(name, policy, team)
             model = choose_model(self._catalog, counted, Endpoint.COUNT_TOKENS, "interactive")
         except InvalidRequest as error:
             raise GatewayError.of_request(error) from None
@@ -85,11 +85,11 @@ class TokenCounter:
         finally:
             self._admission.settle(reservation, 0, 0)
 
-    def _counted_as(self, name: str, team: str) -> str:
-        """The model that counts for a name: of an `auto` alias its cheapest one, since the
-        request that will be sent is not known yet."""
-        policy = None if self._catalog.get(name) else self._table.auto(split_mode(name)[0], team)
-        names = () if policy is None else policy.models()
+    def _counted_as(self, name: str, policy: Policy, team: str) -> str:
+        """The model that counts for a name: of an `auto` alias the cheapest one that the caller
+        may use, since the request that will be sent is not known yet."""
+        auto = None if self._catalog.get(name) else self._table.auto(split_mode(name)[0], team)
+        names = filter(policy.allows_model, () if auto is None else auto.models())
         return next((each for each in names if self._catalog.get(each) is not None), name)
 
     async def _counted(

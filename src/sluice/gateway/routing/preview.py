@@ -187,7 +187,8 @@ class Previews:
             row["cache_write_tokens"],
             row["output_tokens"],
         )
-        return self._prices.get(model, Price()).cost(usage)
+        price = self._prices.get(model, Price())
+        return price.cost(usage, batch=row["served_as"] == "batch")
 
 
 def _score(scorer: Scorer, row: asyncpg.Record) -> float:

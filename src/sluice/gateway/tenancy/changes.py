@@ -21,6 +21,7 @@ class KeyChange:
 
     Attributes:
         valid_until: from when on it is refused, for whichever reason; None: no end.
+        replaced_by: the key that a rotation put in its place.
     """
 
     revision: int
@@ -36,6 +37,7 @@ class KeyChange:
     organisation_limits: Limits
     time_zone: str
     valid_until: datetime | None
+    replaced_by: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ WITH changed AS (
 SELECT greatest(k.revision, t.revision, o.revision) AS revision, k.hash, k.id AS key_id,
     k.name AS key_name, k.limits AS key_limits, t.id AS team_id, t.name AS team_name,
     t.limits AS team_limits, o.id AS organisation_id, o.name AS organisation_name,
-    o.limits AS organisation_limits, o.time_zone,
+    o.limits AS organisation_limits, o.time_zone, k.replaced_by,
     CASE WHEN valid.until <= now() THEN to_timestamp(0) ELSE valid.until END AS valid_until
 FROM changed JOIN api_keys k USING (id) JOIN teams t ON t.id = k.team_id
     JOIN organisations o ON o.id = t.organisation_id

@@ -239,7 +239,9 @@ class Policy:
 
     def allows_model(self, name: str) -> bool:
         """Whether every level allows a model."""
-        return all(any(_matches(name, pattern) for pattern in level) for level in self._models)
+        return not self._models or all(
+            any(_matches(name, pattern) for pattern in level) for level in self._models
+        )
 
     def allows_endpoint(self, endpoint: Endpoint) -> bool:
         """Whether every level allows an operation."""

@@ -39,7 +39,7 @@ class NoModelFits(Exception):
         self.what = what
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is decided on.
 
     Attributes:
@@ -57,7 +57,7 @@ class Ask(msgspec.Struct, frozen=True):
     least: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a request goes.
 
     Attributes:

@@ -13,7 +13,7 @@ from sluice.wire.request import Request
 from sluice.wire.usage import estimate_tokens
 
 
-class Needs(msgspec.Struct, frozen=True):
+class Needs(msgspec.Struct, frozen=True, gc=False):
     """What a model must have to answer a request.
 
     Attributes:

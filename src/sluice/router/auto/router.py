@@ -24,7 +24,7 @@ from sluice.wire.request import Request
 _ROUTES = 1_000
 
 
-class AutoAsk(msgspec.Struct, frozen=True):
+class AutoAsk(msgspec.Struct, frozen=True, gc=False):
     """A request for an alias.
 
     Attributes:
@@ -43,7 +43,7 @@ class AutoAsk(msgspec.Struct, frozen=True):
     may_use: Callable[[str], bool]
 
 
-class AutoChoice(msgspec.Struct, frozen=True):
+class AutoChoice(msgspec.Struct, frozen=True, gc=False):
     """Why a request goes where it goes.
 
     Attributes:

@@ -10,7 +10,6 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -19,6 +18,10 @@ from sluice.wire.request import Request
 
 #: Conversations that are remembered; the one that was silent the longest goes first.
 CONVERSATIONS = 50_000
+
+#: Bytes of a turn that are hashed at either end: hashing all of a long one would take longer than
+#: all else that a request costs.
+_PIECE = 2_048
 
 #: Seconds of silence after which one is over.
 SILENCE_SECONDS = 3_600.0
@@ -54,17 +57,26 @@ def conversation_key(team: str, alias: str, session: bytes | None, request: Requ
         turns = []
     if not turns:  # of other operations only the whole prompt is known
         for name in ("input", "prompt"):
-            digest.update(request.members.get(name, b""))
+            _take(digest, request.members.get(name, b""))
         return digest.digest()
     for turn in turns:
-        digest.update(turn.content)
+        _take(digest, turn.content)
         if turn.role == "user":
             break
     return digest.digest()
 
 
-@dataclass(slots=True)
-class Standing:
+def _take(digest: hashlib.blake2b, content: bytes | msgspec.Raw) -> None:
+    """Take in a turn; of a long one its length, its beginning and its end."""
+    seen = memoryview(content)
+    if len(seen) <= 2 * _PIECE:
+        digest.update(seen)
+        return
+    for part in (b"%d" % len(seen), seen[:_PIECE], seen[-_PIECE:]):
+        digest.update(part)
+
+
+class Standing(msgspec.Struct, gc=False):
     """What a conversation had.
 
     Attributes:

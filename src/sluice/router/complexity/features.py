@@ -22,10 +22,13 @@ BUCKETS = 1 << 18
 _MASK = BUCKETS - 1
 _HEAD = 1 + len(SIGNALS)
 _WORD_BYTES = 4
+_VERSION = bytes((VERSION,))
 
-# Runs of letters and digits of alphabets, single characters of other scripts, runs of symbols;
+# Runs of letters and digits of alphabets, runs of symbols, single characters of other scripts;
 # of UTF-8, because CRCs take bytes.
-_TOKEN = re.compile(rb"[a-z0-9\xc2-\xe1\x80-\xbf]+|[\xe2-\xf4][\x80-\xbf]*|[^\sa-z0-9\x80-\xff]+")
+_TOKEN = re.compile(
+    rb"[a-z0-9\xc2-\xe1\x80-\xbf]++|[^\sa-z0-9\x80-\xff]++|[\xe2-\xf4][\x80-\xbf]*+"
+)
 #: Words that are looked at, of the beginning and of the end: a text of single letters has one
 #: for every two characters.
 _FIRST, _LAST = 100, 220
@@ -35,18 +38,28 @@ _SYSTEM_SEED = 0x5353
 
 def extract(view: RequestView) -> bytes:
     """The features of a request."""
-    tokens: list[bytes] = _TOKEN.findall(view.text.lower().encode("utf-8", "replace"))
+    return packed(*seen(view))
+
+
+def seen(view: RequestView) -> tuple[bytes, list[int]]:
+    """What features are made of: the signals, and the hashed words, ascending and distinct."""
+    text = view.text.lower().encode("utf-8", "replace")
+    tokens: list[bytes] = _TOKEN.findall(text)
     if len(tokens) > _FIRST + _LAST:
         tokens = tokens[:_FIRST] + tokens[-_LAST:]
-    signals = count_signals(view, tokens, set(tokens))
+    signals = count_signals(view, text, tokens)
     singles = list(map(crc32, tokens))
     # The CRC of a word continued with the next one's bytes stands for the pair.
     hashes = chain(singles, map(crc32, tokens[1:], singles))
     found = {value & _MASK for value in hashes}
     if view.system:
         found.add(crc32(view.system.encode("utf-8", "replace"), _SYSTEM_SEED) & _MASK)
-    words = array("I", sorted(found))
-    return bytes((VERSION,)) + signals + _little_endian(words).tobytes()
+    return signals, sorted(found)
+
+
+def packed(signals: bytes, words: list[int]) -> bytes:
+    """The features of what was seen."""
+    return _VERSION + signals + _little_endian(array("I", words)).tobytes()
 
 
 def signals_of(features: bytes) -> bytes:

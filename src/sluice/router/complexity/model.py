@@ -22,6 +22,8 @@ _FORMAT = "sluice-router-linear"
 _VERSION = 1
 _TABLE_BYTES = 4 * features.BUCKETS
 _LONGEST_HEADER = 65_536
+#: Larger figures mean nothing, and could come to infinity, from which no score follows.
+_LARGEST = 1e9
 
 
 class InvalidModel(ValueError):
@@ -108,8 +110,8 @@ def unpack(data: bytes) -> Model:
         )
     model = _model(header, _table(data[end + 1 :]))
     figures = (model.bias, model.usual_wording, model.centre, *model.signals, *model.usual)
-    if not (all(map(isfinite, figures)) and 0 < model.scale < float("inf")):
-        raise InvalidModel("the router model holds a figure that is none")
+    if max(map(abs, figures)) > _LARGEST or not 1 / _LARGEST < model.scale < _LARGEST:
+        raise InvalidModel("the router model holds a figure that is too large, or too small")
     if len(model.quantiles) != 101 or list(model.quantiles) != sorted(model.quantiles):
         raise InvalidModel("the router model's quantiles aren't 101 ascending scores")
     return model

@@ -11,9 +11,11 @@ are bounded whatever the prompt's length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import exp, sqrt
 from operator import mul
+
+import msgspec
 
 from sluice.router.complexity import features
 from sluice.router.complexity.model import Model, fingerprint, unpack
@@ -27,9 +29,14 @@ _MOST_REASONS = 3
 #: Where the logistic function is as good as 0 or 1, so that exp doesn't overflow.
 _EXTREME = 40.0
 
+_NAMES = (*SIGNALS, "wording")
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+#: Minus the strength of a reason, its place among all, and its words: their order is the order in
+#: which they are told.
+_Reason = tuple[float, int, str]
+
+
+class Scored(msgspec.Struct, frozen=True, gc=False):
     """What a request got.
 
     Attributes:
@@ -70,6 +77,12 @@ class Scorer:
         self._model = model
         # Stored signals are bytes.
         self._weights = [weight / 255 for weight in model.signals]
+        #: Of each signal that counts, what each of its values gives as a reason, if any.
+        self._telling = [
+            (place, [self._reason(place, self._moved(place, value)) for value in range(256)])
+            for place, weight in enumerate(model.signals)
+            if weight
+        ]
 
     @classmethod
     def of_model(cls, data: bytes) -> Scorer:
@@ -82,10 +95,13 @@ class Scorer:
 
     def score(self, view: RequestView) -> Scored:
         """Score a request."""
-        found = features.extract(view)
-        signals = features.signals_of(found)
-        wording = self._wording(found)
-        return Scored(self._score(signals, wording), self._reasons(signals, wording), found)
+        signals, words = features.seen(view)
+        wording = self._wording(words)
+        return Scored(
+            self._score(signals, wording),
+            self._reasons(signals, wording),
+            features.packed(signals, words),
+        )
 
     def score_features(self, found: bytes) -> float:
         """The score of a request of which only `Scored.features` is known, whichever scorer
@@ -94,7 +110,7 @@ class Scorer:
         Raises:
             ValueError: the bytes are no features, or of another version.
         """
-        return self._score(features.signals_of(found), self._wording(found))
+        return self._score(features.signals_of(found), self._wording(features.words_of(found)))
 
     def benefit(self, found: bytes) -> float:
         """By how much the strong model's outcome is expected to exceed the weak one's, of a
@@ -104,33 +120,38 @@ class Scorer:
         Raises:
             ValueError: the bytes are no features, or of another version.
         """
-        return self._benefit(features.signals_of(found), self._wording(found))
+        return self._benefit(features.signals_of(found), self._wording(features.words_of(found)))
 
-    def _wording(self, found: bytes) -> float:
+    def _wording(self, words: Sequence[int]) -> float:
         """What the words amount to."""
         table = self._model.table
         if not table:
             return 0.0
-        words = features.words_of(found)
         return sum(map(table.__getitem__, words)) / sqrt(max(len(words), 1))
 
     def _score(self, signals: bytes, wording: float) -> float:
         logit = (self._benefit(signals, wording) - self._model.centre) / self._model.scale
-        return 1 / (1 + exp(-min(max(logit, -_EXTREME), _EXTREME)))
+        if not -_EXTREME < logit < _EXTREME:
+            logit = _EXTREME if logit > 0 else -_EXTREME
+        return 1 / (1 + exp(-logit))
 
     def _benefit(self, signals: bytes, wording: float) -> float:
         counted: float = sum(map(mul, self._weights, signals))
         return self._model.bias + counted + wording
 
     def _reasons(self, signals: bytes, wording: float) -> tuple[str, ...]:
+        told = [reason for place, of in self._telling if (reason := of[signals[place]]) is not None]
+        by = (wording - self._model.usual_wording) / self._model.scale
+        if (reason := self._reason(len(SIGNALS), by)) is not None:
+            told.append(reason)
+        told.sort()
+        return tuple([words for _, _, words in told[:_MOST_REASONS]])
+
+    def _moved(self, place: int, value: int) -> float:
+        """By how many standard deviations a signal's value moves the score's logit."""
         model = self._model
-        moved = [
-            ((value / 255 - usual) * weight / model.scale, name)
-            for name, value, usual, weight in zip(
-                SIGNALS, signals, model.usual, model.signals, strict=True
-            )
-        ]
-        moved.append(((wording - model.usual_wording) / model.scale, "wording"))
-        told = [reason for reason in moved if abs(reason[0]) >= _LEAST_REASON]
-        told.sort(key=lambda reason: -abs(reason[0]))
-        return tuple(f"{name}={by:+.2f}" for by, name in told[:_MOST_REASONS])
+        return (value / 255 - model.usual[place]) * model.signals[place] / model.scale
+
+    def _reason(self, place: int, by: float) -> _Reason | None:
+        """None: it moves too little to be told."""
+        return (-abs(by), place, f"{_NAMES[place]}={by:+.2f}") if abs(by) >= _LEAST_REASON else None

@@ -5,7 +5,6 @@ Each is kept as one byte, so that a stored request and a live one have the same 
 
 from __future__ import annotations
 
-from collections.abc import Set
 from math import log, log1p
 
 from sluice.router.complexity.view import RequestView
@@ -84,38 +83,83 @@ _FACTUAL = frozenset(
 )
 
 
-def count_signals(view: RequestView, tokens: list[bytes], distinct: Set[bytes]) -> bytes:
-    """The signals of a request, a byte each.
+#: In the order of the bytes in `_COUNTS`.
+_SETS = (_MATHS, _CODE, _QUANTITIES, _REASONING, _WRITING, _CONSTRAINTS, _FACTUAL)
+_KNOWN: frozenset[bytes] = frozenset().union(*_SETS)
+#: Which sets a word is in, a byte a set: sums of them are the counts of all sets at once.
+_COUNTS = {
+    word: sum((word in words) << 8 * place for place, words in enumerate(_SETS)) for word in _KNOWN
+}
 
-    Args:
-        view: the request.
-        tokens: of its text, in order; see `features.extract`.
-        distinct: the same without repetitions.
-    """
-    text = view.text
-    maths = 2.0 * len(distinct & _MATHS) + sum(map(text.count, ("\\", "^", "=", "$", "√", "∫")))
-    code = 0.5 * len(distinct & _CODE) + sum(map(text.count, ("():", ";", "{", "==", "_", "```")))
-    values = (
-        log(max(len(text), _SHORTEST) / _SHORTEST) / log(_LONGEST / _SHORTEST),
-        log1p(view.length) / log1p(1_000_000),
-        log1p(view.turns - 1) / log1p(31),
-        log1p(text.count("\n")) / log1p(200),
-        _saturating(maths, 4),
-        _saturating(code, 4),
-        _saturating(sum(map(bytes.isdigit, tokens)), 3),
-        _saturating(len(distinct & _QUANTITIES), 2),
-        _saturating(len(distinct & _REASONING), 2),
-        _saturating(len(distinct & _WRITING), 2),
-        _saturating(len(distinct & _CONSTRAINTS), 4),
-        _saturating(len(distinct & _FACTUAL), 1) * max(1 - len(tokens) / 30, 0),
-        1 - len(text) / max(len(text.encode("utf-8", "replace")), 1),
-        float(view.tools),
-        float(view.schema),
-        float(view.images),
-    )
-    return bytes(min(max(round(255 * value), 0), 255) for value in values)
+
+def _byte(value: float) -> int:
+    return min(max(round(255 * value), 0), 255)
 
 
 def _saturating(count: float, half: float) -> float:
     """0 for none, one half at `half`, towards 1."""
     return count / (count + half)
+
+
+def _saturated(half: int) -> bytes:
+    """The byte of each count, until nothing changes any more."""
+    return bytes(_byte(_saturating(count, half)) for count in range(510 * half))
+
+
+_AT_2, _AT_3, _AT_4, _AT_8 = map(_saturated, (2, 3, 4, 8))
+_LENGTH = bytes(
+    _byte(log(max(length, _SHORTEST) / _SHORTEST) / log(_LONGEST / _SHORTEST))
+    for length in range(_LONGEST + 1)
+)
+_CONTEXT = log1p(1_000_000)
+_TURNS = bytes(_byte(log1p(turns) / log1p(31)) for turns in range(32))
+_LINES = bytes(_byte(log1p(breaks) / log1p(200)) for breaks in range(201))
+
+
+def count_signals(view: RequestView, text: bytes, tokens: list[bytes]) -> bytes:
+    """The signals of a request, a byte each.
+
+    Args:
+        view: the request.
+        text: its text in lower case, in UTF-8.
+        tokens: of that, in order; see `features.extract`.
+    """
+    count = text.count
+    characters = len(view.text)
+    words = sum(map(_COUNTS.__getitem__, _KNOWN.intersection(tokens)))
+    maths, code, quantities, reasoning, writing, constraints, factual = words.to_bytes(7, "little")
+    equals = count(b"=")
+    maths = 2 * maths + equals + count(b"\\") + count(b"^") + count(b"$")
+    # In halves, of which a symbol counts two.
+    code += 2 * (count(b"():") + count(b";") + count(b"{") + count(b"_") + count(b"```"))
+    if equals:
+        code += 2 * count(b"==")
+    foreign = 0
+    if not view.text.isascii():
+        maths += count("√".encode()) + count("∫".encode())
+        foreign = _byte(1 - characters / len(view.text.encode("utf-8", "replace")))
+    return bytes(
+        (
+            _LENGTH[min(characters, _LONGEST)],
+            min(round(255 * (log1p(view.length) / _CONTEXT)), 255),
+            _TURNS[min(view.turns, 32) - 1],
+            _LINES[min(count(b"\n"), 200)],
+            _AT_4[min(maths, 2039)],
+            _AT_8[min(code, 4079)],
+            _AT_3[sum(map(bytes.isdigit, tokens))],
+            _AT_2[quantities],
+            _AT_2[reasoning],
+            _AT_2[writing],
+            _AT_4[constraints],
+            _looked_up(factual, len(tokens)) if factual else 0,
+            foreign if characters else 255,
+            255 if view.tools else 0,
+            255 if view.schema else 0,
+            255 if view.images else 0,
+        )
+    )
+
+
+def _looked_up(factual: int, tokens: int) -> int:
+    """Of a long text, a word that asks for a fact says nothing."""
+    return _byte(_saturating(factual, 1) * max(1 - tokens / 30, 0))

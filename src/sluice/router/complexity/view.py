@@ -8,7 +8,6 @@ takes no longer than reading a page.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -21,6 +20,8 @@ HEAD, TAIL = 350, 650
 _LONG = 128_000
 #: Bytes of JSON that hold `HEAD` or `TAIL` characters, the longest escapes aside.
 _PIECE = 4_000
+#: The same where there are no `\u` escapes, which leaves four bytes a character at most.
+_PLAIN_HEAD, _PLAIN_TAIL = 4 * HEAD + 16, 4 * TAIL + 16
 _SYSTEM_HEAD = 256
 _MOST_TURNS = 64
 #: A last message as short as "go on" says little; the one before it is read with it.
@@ -30,8 +31,7 @@ _MOST_LOOKED_AT = 8
 _NOTHING = msgspec.Raw(b"")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(msgspec.Struct, frozen=True, gc=False):
     """A request, as far as it says how hard it is.
 
     Attributes:
@@ -96,14 +96,15 @@ def read_view(members: RawObject) -> RequestView:
     messages = _messages(prompt)
     spoken = [message for message in messages if message.role == "user"][-_MOST_TURNS:]
     text, images = _last_turns(spoken)
+    tools = members.get("tools")
     return RequestView(
-        text=text,
-        length=len(prompt),
-        system=_system(members, messages),
-        turns=max(len(spoken), 1),
-        tools=len(_first(members, ("tools",))) > len("[]"),
-        schema=_wants_json(members),
-        images=images,
+        text,
+        len(prompt),
+        _system(members, messages),
+        max(len(spoken), 1),
+        tools is not None and len(memoryview(tools)) > len("[]"),
+        _wants_json(members),
+        images,
     )
 
 
@@ -124,7 +125,7 @@ def _first(members: RawObject, names: Sequence[str]) -> memoryview:
 
 def _messages(prompt: memoryview) -> list[_Message]:
     """The messages; a bare text is one from the user."""
-    if bytes(prompt[:1]) == b'"':
+    if _begins(prompt, b'"'):
         return [_Message("user", msgspec.Raw(prompt))]
     if len(prompt) > _LONG:
         # Where the last message begins isn't known; its end, without the closing brackets, is.
@@ -139,21 +140,22 @@ def _messages(prompt: memoryview) -> list[_Message]:
 def _last_turns(spoken: Sequence[_Message]) -> tuple[str, bool]:
     """The text that is to be answered, and whether images are in it."""
     texts: list[str] = []
-    images = False
+    characters, images = 0, False
     for message in reversed(spoken[-_MOST_LOOKED_AT:]):
         text, seen = _content(message.content)
         images = images or seen
         if text:  # results of tools have none
-            texts.insert(0, text)
-        if sum(map(len, texts)) >= _SHORT:
+            texts.append(text)
+            characters += len(text)
+        if characters >= _SHORT:
             break
-    return cut("\n".join(texts[-2:])), images
+    return cut("\n".join(reversed(texts[:2]))), images
 
 
 def _content(content: msgspec.Raw) -> tuple[str, bool]:
     """Text of a message's content, which is a string or a list of parts."""
     raw = memoryview(content)
-    if bytes(raw[:1]) != b"[":
+    if not _begins(raw, b"["):
         return _string(raw), False
     try:
         parts = _PARTS.decode(raw)
@@ -165,14 +167,25 @@ def _content(content: msgspec.Raw) -> tuple[str, bool]:
     return "\n".join(map(_string, kept)), images
 
 
+def _begins(raw: memoryview, sign: bytes) -> bool:
+    return len(raw) > 0 and raw[0] == sign[0]
+
+
 def _string(raw: memoryview) -> str:
     """A JSON string; of a long one its beginning and its end. Anything else is empty."""
-    if bytes(raw[:1]) != b'"':
+    if not _begins(raw, b'"'):
         return ""
-    if len(raw) <= 2 * _PIECE:
+    if len(raw) > 2 * _PIECE:
+        head, tail = bytes(raw[1 : _PIECE + 1]), bytes(raw[-_PIECE - 1 : -1])
+        if b"\\u" not in head:
+            head = head[:_PLAIN_HEAD]
+        if b"\\u" not in tail:
+            tail = tail[-_PLAIN_TAIL:]
+        return f"{_decoded(head)[:HEAD]}\n{_decoded(tail)[-TAIL:]}"
+    try:
+        return _STRING.decode(raw)
+    except _UNREADABLE:
         return _decoded(bytes(raw[1:-1]))
-    head, tail = bytes(raw[1 : _PIECE + 1]), bytes(raw[-_PIECE - 1 : -1])
-    return f"{_decoded(head)[:HEAD]}\n{_decoded(tail)[-TAIL:]}"
 
 
 def _decoded(inner: bytes) -> str:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from sluice.backends.base import Dialect, Endpoint
 from sluice.gateway.auth import Principal
 from sluice.gateway.batch.native.provider import NativeRequest
@@ -19,6 +21,12 @@ from sluice.router.catalog import Catalog, Deployment, Model
 from sluice.router.translation import Call, Translation, translate
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.objects import MalformedJSON, decode_object
+
+#: What an item's text can be refused for.
+_FAULTS = (
+    *(GatewayError, InvalidRequest, MalformedJSON, KeyError),
+    *(msgspec.DecodeError, RecursionError),
+)
 
 
 class Unfit(Exception):
@@ -74,7 +82,7 @@ class Preparation:
         """
         try:
             return self._prepare(native, item, text, principal, sent)
-        except (GatewayError, InvalidRequest, MalformedJSON, KeyError) as error:
+        except _FAULTS as error:
             raise Unfit(str(error)) from None
 
     def _prepare(
@@ -107,6 +115,8 @@ class Preparation:
             tier="batch",
         )
         translation = translate(call, model, Deployment(provider, name), dialect)
+        if not sent:
+            msgspec.json.decode(translation.body)  # providers' SDKs read what is passed on raw here
         return Prepared(
             item=item,
             model=model,

@@ -6,7 +6,7 @@ ends, another one goes on from what the record says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -131,6 +131,19 @@ WHERE native_batch = $1 AND state = 'native' AND ($2::integer[] IS NULL OR line 
 """
 
 
+_PROMISE = "UPDATE native_batches SET need_nano_usd = $2 WHERE id = $1"
+
+_PROMISED = """
+SELECT sum(native.need_nano_usd)::bigint AS organisation,
+    sum(native.need_nano_usd) FILTER (WHERE team.id = $1)::bigint AS team,
+    sum(native.need_nano_usd) FILTER (WHERE batch.key_id = $2)::bigint AS key
+FROM native_batches native JOIN batches batch ON batch.id = native.batch_id
+    JOIN teams team ON team.id = batch.team_id
+WHERE native.state <> 'done'
+    AND team.organisation_id = (SELECT organisation_id FROM teams WHERE id = $1)
+"""
+
+
 class NativeRecords:
     """See the module. Every method raises asyncpg's errors and OSError while the database is
     away."""
@@ -188,6 +201,16 @@ class NativeRecords:
             provider,
         )
         return [row["upstream_id"] for row in rows]
+
+    async def promise(self, native: NativeBatch, nano_usd: int) -> Mapping[str, int]:
+        """Note what a batch may cost. Of two that do so at once, one at least sees the other.
+
+        Returns:
+            What it and all others that are open may cost: of its `organisation`, `team` and `key`.
+        """
+        await self._pool.execute(_PROMISE, native.id, nano_usd)
+        [row] = await self._pool.fetch(_PROMISED, native.team_id, native.key_id)
+        return dict(row.items())
 
     async def submitted(self, native_id: UUID, upstream_id: str, seconds: float) -> None:
         """The provider has it; look at it in so many seconds."""

@@ -30,6 +30,7 @@ from sluice.gateway.batch.native.text import InputText
 from sluice.gateway.batch.storage import ObjectMissing, Storage, StorageAway
 from sluice.gateway.quotas.admission import Admission, AdmissionAway, AdmissionRefused
 from sluice.gateway.quotas.needs import Need
+from sluice.gateway.tenancy.limits import Policy
 
 #: How long after a call whose end is not known it is looked whether it had an effect, in seconds.
 UNCLEAR_SECONDS = 120.0
@@ -162,6 +163,11 @@ class Submitter:
             reason = str(error)
         except (ProviderRefused, ObjectMissing, NotNow) as error:
             reason = str(error)
+        except DATABASE_ERRORS:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not keep its items
+            _log.exception("native batch not submitted", native_batch=native.id.hex)
+            reason = type(error).__name__
         else:
             await self._records.submitted(
                 native.id, upstream_id, self._providers[native.provider].policy.poll_seconds
@@ -233,8 +239,9 @@ class Submitter:
         return prepared
 
     async def _check_budgets(self, principal: Principal, native: NativeBatch, cost: int) -> None:
-        """Whether the caller's limits allow all of it now. Nothing stays reserved while the
-        provider takes its hours: what comes of it is charged when it comes.
+        """Whether the caller's limits allow all of it now, and of what else is at providers.
+        Nothing stays reserved while these take their hours: what comes of it is charged when it
+        comes.
 
         Raises:
             NotNow: they don't; called live, each item is held against them by itself.
@@ -243,6 +250,14 @@ class Submitter:
         policy = principal.policy
         if not (policy.allows_model(native.model) and policy.allows_endpoint(native.endpoint)):
             raise NotNow("the key may not use the model or the operation")
+        if not policy.counted_batch:
+            return
+        promised = await self._records.promise(native, cost)
+        for scope in policy.scopes:
+            await self._check_level(Policy.of((scope,)), promised[scope.level])
+
+    async def _check_level(self, policy: Policy, cost: int) -> None:
+        """The same for one level, and for what may be charged to it."""
         if not policy.counted_batch:
             return
         try:

@@ -27,11 +27,13 @@ class Moment:
 
     Attributes:
         request_id: UUIDv7, of the usage record.
+        key_id: the key that is charged.
         now_us: microseconds since the epoch.
         gateway: the process that writes it down.
     """
 
     request_id: UUID
+    key_id: str
     now_us: int
     gateway: str
 
@@ -68,7 +70,7 @@ def _event(native: NativeBatch, usage: Usage, cost: int, moment: Moment) -> Usag
         request_id=str(moment.request_id),
         time_us=moment.now_us,
         team_id=str(native.team_id),
-        key_id=str(native.key_id),
+        key_id=moment.key_id,
         endpoint=native.endpoint.value,
         model=native.model,
         model_used=native.model,

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 import uuid_utils.compat
 
+from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.billing.prices import Price
 from sluice.gateway.auth import KeyRing, Principal
 from sluice.gateway.batch.items import Items, Result
@@ -35,8 +36,9 @@ from sluice.gateway.batch.native.verdicts import Moment, result_of
 from sluice.gateway.batch.storage import ObjectMissing, Storage, StorageAway
 from sluice.gateway.quotas.admission import Admission
 
-#: Results that are written down together.
+#: Results that are written down together, and about how many characters of them.
 GROUP = 100
+GROUP_CHARACTERS = 16 * 1024 * 1024
 
 #: How often a batch that is being cancelled is looked at, in seconds, at least.
 CANCELLING_SECONDS = 10.0
@@ -52,16 +54,20 @@ class _Tally:
     """What is seen of the results of one batch.
 
     Attributes:
+        ours: result lines with a name of ours.
         written: items that ended.
         broken: result lines that can't be read, or are no item's.
         again: lines of items that were tried, and are called live.
         waiting: results that are to be written down.
+        characters: of these.
     """
 
+    ours: int = 0
     written: int = 0
     broken: int = 0
     again: list[int] = field(default_factory=list)
     waiting: list[Result] = field(default_factory=list)
+    characters: int = 0
 
 
 class Watcher:
@@ -122,19 +128,27 @@ class Watcher:
             return True
         try:
             await self._follow(native, native.upstream_id, provider)
+        except DATABASE_ERRORS:
+            raise
         except (ProviderError, StorageAway, ObjectMissing) as error:
             _log.warning(
                 "native batch can't be followed", native_batch=native.id.hex, reason=str(error)
             )
-            if self._too_late(native, provider.policy) or isinstance(
-                error, Unknown | ObjectMissing
-            ):
-                await self._take_back(native, str(error))
-            else:
-                await self._records.look_again(
-                    native.id, provider.policy.poll_seconds, self._ends(native, provider.policy)
-                )
+            await self._go_on(native, provider, error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not keep its items
+            _log.exception("native batch can't be followed", native_batch=native.id.hex)
+            await self._go_on(native, provider, error)
         return True
+
+    async def _go_on(self, native: NativeBatch, provider: NativeProvider, error: Exception) -> None:
+        """After a look that failed: look again, unless that is of no use or too late."""
+        policy = provider.policy
+        if self._too_late(native, policy) or isinstance(error, Unknown | ObjectMissing):
+            await self._take_back(native, str(error))
+        else:
+            await self._records.look_again(
+                native.id, policy.poll_seconds, self._ends(native, policy)
+            )
 
     async def _follow(
         self, native: NativeBatch, upstream_id: str, provider: NativeProvider
@@ -201,7 +215,7 @@ class Watcher:
         if items:
             async for outcome in provider.batches.results(upstream_id, progress, key):
                 self._take_in(native, text, outcome, principal, provider.policy, tally)
-                if len(tally.waiting) >= GROUP:
+                if len(tally.waiting) >= GROUP or tally.characters > GROUP_CHARACTERS:
                     await self._write(native, principal, tally)
         await self._write(native, principal, tally)
         live = await self._records.give_back(native, tally.again, attempts=1)
@@ -219,7 +233,8 @@ class Watcher:
             unreadable_lines=tally.broken,
         )
         await self._records.done(native.id)
-        await self._remove(upstream_id, provider, progress, key)
+        if tally.ours or not tally.broken:  # else it may be a stranger's that was taken for it
+            await self._remove(upstream_id, provider, progress, key)
 
     async def _remove(
         self, upstream_id: str, provider: NativeProvider, progress: Progress, key: str
@@ -244,27 +259,30 @@ class Watcher:
         if outcome is None or line is None:
             tally.broken += 1
             return
+        tally.ours += 1
         item = text.items.get(line)
         if item is None or outcome.status is None:  # it ended before, or it was not run
             return
+        payer = principal or _former(native)
         try:
-            prepared = self._preparation.prepare(
-                native, item, text.line(item), principal or _former(native), sent=True
-            )
+            prepared = self._preparation.prepare(native, item, text.line(item), payer, sent=True)
         except Unfit:
             result = None
         else:
-            moment = Moment(uuid_utils.compat.uuid7(), self._admission.now_us(), self._gateway)
+            moment = Moment(
+                uuid_utils.compat.uuid7(), payer.key_id, self._admission.now_us(), self._gateway
+            )
             price = policy.price(self._prices.get(native.model, Price()))
             result = result_of(native, prepared, outcome, price, moment)
         if result is None:
             tally.again.append(line)
         else:
             tally.waiting.append(result)
+            tally.characters += len(result.text)
 
     async def _write(self, native: NativeBatch, principal: Principal | None, tally: _Tally) -> None:
         """End the items whose results wait, and charge those that were not over before."""
-        results, tally.waiting = tally.waiting, []
+        results, tally.waiting, tally.characters = tally.waiting, [], 0
         counted = await self._items.finish(results)
         tally.written += len(counted)
         for result in results:

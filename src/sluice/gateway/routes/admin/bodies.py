@@ -67,6 +67,7 @@ def invalid(error: msgspec.DecodeError | UnicodeDecodeError) -> GatewayError:
         return GatewayError.invalid(f"The body is not JSON: {error}", code="invalid_json")
     message, _, path = str(error).partition(" - at `$.")
     param = path.removesuffix("`") or None
-    if param is None and "`" in message:  # unknown and missing members are named in the text
+    # unknown and missing members are named in the text, types that are expected are, too
+    if param is None and "`" in message and not message.startswith("Expected "):
         param = message.split("`")[-2]
     return GatewayError.invalid(f"{message}.", param, "invalid_value")

@@ -24,6 +24,9 @@ from sluice.gateway.tenancy.roles import INSTALLATION
 #: Largest upload: a model's file in base64.
 MAX_UPLOAD_BYTES = 24 * 1024 * 1024
 
+#: Longest report of an upload, as JSON; it is shown with each model, and is in the audit log.
+MAX_REPORT_BYTES = 256 * 1024
+
 _PATH = "/routing/{alias:str}/models"
 
 
@@ -37,6 +40,13 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     file: bytes
     report: Annotated[dict[str, Any], msgspec.Meta(max_length=100)] = {}
+
+    def __post_init__(self) -> None:
+        text = msgspec.json.encode(self.report)
+        if len(text) > MAX_REPORT_BYTES:
+            raise ValueError("`report` is too long")
+        if b"\\u0000" in text:
+            raise ValueError("`report` holds NUL, which Postgres does not")
 
 
 class InUse(msgspec.Struct, frozen=True, kw_only=True):
