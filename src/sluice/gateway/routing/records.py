@@ -43,6 +43,19 @@ class RoutingRecord(msgspec.Struct, frozen=True, kw_only=True):
         return Place(str(self.organisation_id), str(self.team_id))
 
 
+class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A document that this release can't read, as one of a later release's.
+
+    Attributes:
+        revision: as in `RoutingRecord`.
+        reason: what is wrong with it.
+    """
+
+    alias: str
+    revision: int
+    reason: str
+
+
 class RoutingVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version that is or was in force.
 

@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 import uuid_utils.compat
 
-from sluice.gateway.routing.records import RoutingRecord, RoutingVersion
+from sluice.gateway.routing.records import RoutingRecord, RoutingVersion, UnreadableRecord
 from sluice.gateway.tenancy.audit import By, record
 from sluice.gateway.tenancy.matching import Match, check
 from sluice.gateway.tenancy.pages import Page, Turn
@@ -204,11 +204,13 @@ class RoutingDocuments:
         return after
 
 
-async def changed_documents(pool: asyncpg.Pool, since: int) -> list[RoutingRecord]:
+async def changed_documents(
+    pool: asyncpg.Pool, since: int
+) -> list[RoutingRecord | UnreadableRecord]:
     """Documents that changed after a revision. Revisions become visible in order, so that "newer
     than n" misses nothing."""
     rows = await pool.fetch(f"{_SELECT} WHERE d.revision > $1", since)
-    return [_record(row) for row in rows]
+    return [_readable(row) for row in rows]
 
 
 async def last_scores(pool: asyncpg.Pool) -> list[tuple[str, str, str, float]]:
@@ -244,6 +246,13 @@ def _column(document: RoutingDocument | None) -> str | None:
 
 def _document(text: str | None) -> RoutingDocument | None:
     return None if text is None else msgspec.json.decode(text, type=RoutingDocument)
+
+
+def _readable(row: asyncpg.Record) -> RoutingRecord | UnreadableRecord:
+    try:
+        return _record(row)
+    except msgspec.DecodeError as error:
+        return UnreadableRecord(alias=row["alias"], revision=row["revision"], reason=str(error))
 
 
 def _record(row: asyncpg.Record) -> RoutingRecord:

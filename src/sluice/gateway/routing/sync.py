@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from sluice.gateway.database_poll import DatabasePoll
-from sluice.gateway.routing.records import RoutingRecord
+from sluice.gateway.routing.records import RoutingRecord, UnreadableRecord
 from sluice.router.auto.calibration import Calibration
 from sluice.router.auto.documents import RoutingDocument
 from sluice.router.auto.table import Key, RoutingTable
@@ -23,7 +23,7 @@ class RoutingSync:
 
     def __init__(
         self,
-        changed: Callable[[int], Awaitable[Sequence[RoutingRecord]]],
+        changed: Callable[[int], Awaitable[Sequence[RoutingRecord | UnreadableRecord]]],
         scores: Callable[[], Awaitable[Sequence[tuple[str, str, str, float]]]],
         table: RoutingTable,
         calibration: Calibration,
@@ -59,7 +59,8 @@ class RoutingSync:
         await self._poll.stop()
 
     async def refresh(self) -> None:
-        """Look once.
+        """Look once. A document that this release can't read leaves its alias as it is: a gateway
+        goes on beside those of a later release.
 
         Raises:
             asyncpg.PostgresError, OSError: the database can't be read.
@@ -68,11 +69,14 @@ class RoutingSync:
         if not changes:
             return
         for each in changes:
+            self._revision = max(self._revision, each.revision)
+            if isinstance(each, UnreadableRecord):
+                _log.error("routing document not used", alias=each.alias, reason=each.reason)
+                continue
             key = (each.alias, None if each.team_id is None else str(each.team_id))
             if each.document is None:
                 self._documents.pop(key, None)
             else:
                 self._documents[key] = each.document
-            self._revision = max(self._revision, each.revision)
         self._table.replace(self._documents)
         _log.info("routing changed", documents=len(self._documents), revision=self._revision)
