@@ -170,11 +170,15 @@ class Admission:
             return
         time_ms = time_us // 1000
         self._spend.add(policy.scopes, time_ms, nano_usd)
-        for scope in policy.scopes:
-            for account in self._accounts.get(scope.id, _NONE).values():
-                if account.pots:
-                    account.charge(time_ms, nano_usd)
-                    self._counters.tell((account,), at_once=False)
+        budgeted = [
+            account
+            for scope in policy.scopes
+            for account in self._accounts.get(scope.id, _NONE).values()
+            if account.pots
+        ]
+        for account in budgeted:
+            account.charge(time_ms, nano_usd)
+        self._counters.tell(budgeted, at_once=False)
 
     def settle(self, reservation: Reservation, tokens: int, nano_usd: int) -> None:
         """What a request used takes the place of what it was let in with. Harmless when repeated.

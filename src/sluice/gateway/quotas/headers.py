@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from sluice.gateway.quotas.accounts import Account
 
@@ -13,25 +14,36 @@ RESET = timedelta(seconds=60.5)
 Header = tuple[bytes, bytes]
 
 
+#: Of `x-ratelimit-*`, by kind: the names, and the resets where all is left and where it isn't.
+_LIMIT_REQUESTS, _LIMIT_TOKENS = b"x-ratelimit-limit-requests", b"x-ratelimit-limit-tokens"
+_LEFT_REQUESTS, _LEFT_TOKENS = b"x-ratelimit-remaining-requests", b"x-ratelimit-remaining-tokens"
+_RESET_REQUESTS, _RESET_TOKENS = (
+    ((name, b"1m0.5s"), (name, b"0s"))
+    for name in (b"x-ratelimit-reset-requests", b"x-ratelimit-reset-tokens")
+)
+
+
 def openai_headers(accounts: Iterable[Account]) -> list[Header]:
     """`x-ratelimit-*`, whose reset is a duration."""
     headers: list[Header] = []
     requests, tokens = _tightest(accounts)
     if requests is not None:
         left, limit = requests
-        headers += (
-            (b"x-ratelimit-limit-requests", b"%d" % limit),
-            (b"x-ratelimit-remaining-requests", b"%d" % left),
-            (b"x-ratelimit-reset-requests", b"0s" if left == limit else b"1m0.5s"),
-        )
+        headers.append(_limit(_LIMIT_REQUESTS, limit))
+        headers.append((_LEFT_REQUESTS, b"%d" % left))
+        headers.append(_RESET_REQUESTS[left == limit])
     if tokens is not None:
         left, limit = tokens
-        headers += (
-            (b"x-ratelimit-limit-tokens", b"%d" % limit),
-            (b"x-ratelimit-remaining-tokens", b"%d" % left),
-            (b"x-ratelimit-reset-tokens", b"0s" if left == limit else b"1m0.5s"),
-        )
+        headers.append(_limit(_LIMIT_TOKENS, limit))
+        headers.append((_LEFT_TOKENS, b"%d" % left))
+        headers.append(_RESET_TOKENS[left == limit])
     return headers
+
+
+@lru_cache(maxsize=4096)
+def _limit(name: bytes, limit: int) -> Header:
+    """One that changes as seldom as limits do."""
+    return (name, b"%d" % limit)
 
 
 def anthropic_headers(accounts: Iterable[Account], now: datetime) -> list[Header]:
