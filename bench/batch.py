@@ -8,7 +8,6 @@ claim to the transaction that stores the result.
 import argparse
 import json
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 from bench.errors import BenchError
 from bench.machine import GATEWAY_CORE, OTHER_CORE, free_port
 from bench.process import Server
-from bench.sluice import State
+from bench.sluice import State, installation
 
 _SECONDS = 600.0
 
@@ -28,15 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.batch", description=__doc__)
     parser.add_argument("--items", type=int, default=5000)
     items: int = parser.parse_args().items
-    program = str(Path(sys.executable).parent / "sluice")
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as directory:
-        logs = Path(directory)
-        state = State(program, logs)
-        state.start()
-        try:
-            _measure(items, program, state, logs)
-        finally:
-            state.stop()
+    with installation() as (program, state, logs):
+        _measure(items, program, state, logs)
 
 
 def _measure(items: int, program: str, state: State, logs: Path) -> None:

@@ -11,8 +11,6 @@ import argparse
 import http.client
 import json
 import statistics
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from typing import Any
 
 from bench.machine import GATEWAY_CORE, free_port
 from bench.process import Server
-from bench.sluice import State
+from bench.sluice import installation
 
 _CONFIG = {
     "providers": {"sim": {"kind": "simulator", "ttft_ms": 1, "itl_ms": 1}},
@@ -193,37 +191,30 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=50_000)
     parser.add_argument("--bytes", type=int, default=4_000, help="of a line, about")
     args = parser.parse_args()
-    program = str(Path(sys.executable).parent / "sluice")
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as directory:
-        logs = Path(directory)
-        state = State(program, logs)
-        state.start()
+    with installation() as (program, state, logs):
+        config = logs / "config.yaml"
+        config.write_text(json.dumps(_CONFIG))
+        port = free_port()
+        server = Server(
+            "serve",
+            [program, "serve", "--config", str(config), "--port", str(port)],
+            log=logs / "serve.log",
+            core=GATEWAY_CORE,
+            env=state.env,
+        )
         try:
-            config = logs / "config.yaml"
-            config.write_text(json.dumps(_CONFIG))
-            port = free_port()
-            server = Server(
-                "serve",
-                [program, "serve", "--config", str(config), "--port", str(port)],
-                log=logs / "serve.log",
-                core=GATEWAY_CORE,
-                env=state.env,
-            )
-            try:
-                server.wait_until_answering(f"http://127.0.0.1:{port}/health/ready")
-                path = logs / "bench.jsonl"
-                write_input(path, args.lines, args.bytes)
-                print(f"{args.lines} lines, {path.stat().st_size / 1e6:.1f} MB")
-                for each in run(Site(server, port, state.env["BENCH_KEY"]), path):
-                    print(
-                        f"{each.door}: {each.seconds:.2f} s, peak {each.peak_bytes / 1e6:.0f} MB;"
-                        f" interactive p50 {each.p50_ms:.1f} ms, p99 {each.p99_ms:.1f} ms,"
-                        f" worst {each.worst_ms:.1f} ms"
-                    )
-            finally:
-                server.stop()
+            server.wait_until_answering(f"http://127.0.0.1:{port}/health/ready")
+            path = logs / "bench.jsonl"
+            write_input(path, args.lines, args.bytes)
+            print(f"{args.lines} lines, {path.stat().st_size / 1e6:.1f} MB")
+            for each in run(Site(server, port, state.env["BENCH_KEY"]), path):
+                print(
+                    f"{each.door}: {each.seconds:.2f} s, peak {each.peak_bytes / 1e6:.0f} MB;"
+                    f" interactive p50 {each.p50_ms:.1f} ms, p99 {each.p99_ms:.1f} ms,"
+                    f" worst {each.worst_ms:.1f} ms"
+                )
         finally:
-            state.stop()
+            server.stop()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ import aiohttp
 
 from bench.batch import running
 from bench.machine import free_port
-from bench.sluice import State, make_team_key
+from bench.sluice import State, installation, make_team_key
 
 _ANSWER_TOKENS = 32
 
@@ -50,15 +48,8 @@ def main() -> None:
     parser.add_argument("--objective", type=float, default=2.0, help="seconds to the first token")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
     args = parser.parse_args()
-    program = str(Path(sys.executable).parent / "sluice")
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as directory:
-        logs = Path(directory)
-        state = State(program, logs)
-        state.start()
-        try:
-            _measure(args, program, state, logs)
-        finally:
-            state.stop()
+    with installation() as (program, state, logs):
+        _measure(args, program, state, logs)
 
 
 def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -> None:

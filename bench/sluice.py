@@ -10,11 +10,13 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -128,6 +130,21 @@ class State:
             if done.returncode != 0:
                 log.seek(0)
                 raise BenchError(f"sluice migrate failed:\n{log.read()}")
+
+
+@contextmanager
+def installation() -> Iterator[tuple[str, State, Path]]:
+    """What a measurement of its own begins with: the program, its running servers, and a directory
+    for logs and files, which all end with the block."""
+    program = str(Path(sys.executable).parent / "sluice")
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as directory:
+        logs = Path(directory)
+        state = State(program, logs)
+        state.start()
+        try:
+            yield program, state, logs
+        finally:
+            state.stop()
 
 
 class Sluice(Subject):

@@ -10,8 +10,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ import aiohttp
 from bench.batch import call, running
 from bench.machine import free_port
 from bench.process import Server
-from bench.sluice import State
+from bench.sluice import State, installation
 
 _ITEM_TOKENS = 64
 _ANSWER_TOKENS = 16
@@ -40,15 +38,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of a turn")
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
-    program = str(Path(sys.executable).parent / "sluice")
-    with tempfile.TemporaryDirectory(prefix="sluice-bench-logs-") as directory:
-        logs = Path(directory)
-        state = State(program, logs)
-        state.start()
-        try:
-            _measure(args, program, state, logs)
-        finally:
-            state.stop()
+    with installation() as (program, state, logs):
+        _measure(args, program, state, logs)
 
 
 def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -> None:

@@ -15,12 +15,11 @@ from sluice.backends.anthropic import ANTHROPIC_URL
 from sluice.gateway.batch.native.provider import (
     CALL_SECONDS,
     CLOCK_SKEW,
-    PASSING,
     Progress,
     ProviderAway,
     ProviderRefused,
     Submission,
-    Unknown,
+    error_of,
 )
 from sluice.gateway.batch.native.results import Outcome, lines_of, read_anthropic_line
 
@@ -115,11 +114,6 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except anthropic.APIStatusError as error:
-        if error.status_code < 500 and error.status_code not in PASSING:
-            kind = Unknown if error.status_code == 404 else ProviderRefused
-            raise kind(
-                f"status {error.status_code}: {error.type or type(error).__name__}"
-            ) from None
-        raise ProviderAway(f"status {error.status_code}") from None
+        raise error_of(error.status_code, error.type or type(error).__name__) from None
     except (anthropic.AnthropicError, httpx2.HTTPError) as error:
         raise ProviderAway(type(error).__name__) from None

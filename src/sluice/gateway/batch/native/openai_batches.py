@@ -16,12 +16,11 @@ from sluice.backends.openai import OPENAI_URL
 from sluice.gateway.batch.native.provider import (
     CALL_SECONDS,
     CLOCK_SKEW,
-    PASSING,
     Progress,
     ProviderAway,
     ProviderRefused,
     Submission,
-    Unknown,
+    error_of,
 )
 from sluice.gateway.batch.native.results import Outcome, lines_of, read_openai_line
 
@@ -146,11 +145,6 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except openai.APIStatusError as error:
-        if error.status_code < 500 and error.status_code not in PASSING:
-            kind = Unknown if error.status_code == 404 else ProviderRefused
-            raise kind(
-                f"status {error.status_code}: {error.code or type(error).__name__}"
-            ) from None
-        raise ProviderAway(f"status {error.status_code}") from None
+        raise error_of(error.status_code, error.code or type(error).__name__) from None
     except (openai.OpenAIError, httpx2.HTTPError) as error:
         raise ProviderAway(type(error).__name__) from None

@@ -26,7 +26,7 @@ CALL_SECONDS = 300.0
 CLOCK_SKEW = timedelta(minutes=10)
 
 #: Refusals, by their status, that asking again later may mend.
-PASSING = frozenset({408, 409, 425, 429})
+_PASSING = frozenset({408, 409, 425, 429})
 
 
 class ProviderError(Exception):
@@ -43,6 +43,19 @@ class Unknown(ProviderRefused):
 
 class ProviderAway(ProviderError):
     """It can't be asked now; what was asked for may have been done."""
+
+
+def error_of(status: int, reason: str) -> ProviderError:
+    """What a provider's status means.
+
+    Args:
+        status: an HTTP status of an error.
+        reason: a word for it that holds neither keys nor parts of requests.
+    """
+    if status >= 500 or status in _PASSING:
+        return ProviderAway(f"status {status}")
+    kind = Unknown if status == 404 else ProviderRefused
+    return kind(f"status {status}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
