@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from bench import answers, wrk
@@ -23,6 +23,9 @@ _LOOK_AROUND_SECONDS = 1.0
 _HELD_EVENTS = 15
 _HELD_LIMIT_SECONDS = 240
 _MEMORY_INTERVAL_SECONDS = 0.5
+#: Of one lane before the next has its turn, where lanes are compared with each other: the machine's
+#: mood changes within seconds.
+_PAIRED_SECONDS = 2
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class LoadRun:
     load: wrk.Load
     usage: UsageCheck | None
     error: str | None
+    #: Number of the turn within a round, where lanes took turns.
+    turn: int = 1
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,8 @@ class Run:
         for number in range(1, rounds + 1):
             for subject in self._subjects:
                 say(f"round {number} of {rounds}: {subject.name}")
-                self._turn(subject, partial(self._all_loads, subject, number, seconds))
+                measure = self._paired_loads if subject.paired else self._all_loads
+                self._turn(subject, partial(measure, subject, number, seconds))
 
     def hold(self, streams: int) -> None:
         """The held streams, on each subject that can."""
@@ -166,6 +172,34 @@ class Run:
             for kind in KINDS:
                 duration = _WARM_UP_SECONDS if kind is WARM_UP else seconds
                 self._load(subject, lane, kind, number, duration)
+
+    def _paired_loads(self, subject: Subject, number: int, seconds: int, lanes: list[Lane]) -> None:
+        """Each load on all lanes in short turns, another of them first each time.
+
+        Usage records are compared after the last of a load's turns: to wait for them after each
+        would take longer than the turns.
+        """
+        for kind in KINDS:
+            duration = _WARM_UP_SECONDS if kind is WARM_UP else min(seconds, _PAIRED_SECONDS)
+            turns = 1 if kind in {WARM_UP, LATENCY} else -(-seconds // duration)
+            runs = []
+            for turn in range(turns):
+                first = turn % len(lanes)
+                for lane in lanes[first:] + lanes[:first]:
+                    question = kind.question(lane.endpoint.model)
+                    load = wrk.run(lane.endpoint, question, kind.connections, duration)
+                    error = load.error()
+                    runs.append(LoadRun(number, lane.label, kind.name, load, None, error, turn + 1))
+            finished = sum(run.load.requests for run in runs)
+            usage = subject.check_usage(finished, sum(run.load.connections for run in runs))
+            runs[-1] = replace(runs[-1], usage=usage)
+            for run in runs:
+                if run.error is not None:
+                    self._fail(f"{run.label}, {kind.name}: {run.error}")
+            if (wrong := _usage_error(usage)) is not None:
+                self._fail(f"{subject.name}, {kind.name}: {wrong}")
+                runs = [replace(run, error=run.error or wrong) for run in runs]
+            self.results.loads.extend(runs)
 
     def _load(self, subject: Subject, lane: Lane, kind: Kind, number: int, seconds: int) -> None:
         question = kind.question(lane.endpoint.model)

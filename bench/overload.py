@@ -1,8 +1,9 @@
 """A pool beyond its capacity: `python -m bench.overload --vllm URL [--vllm URL ...] --model NAME`.
 
-What it does within its objective when three times as much is asked of it, and what a team hears of
-another that asks for ten times its share. Capacity is what as many clients as the engines batch get
-within the objective.
+What it does within its objective when three times as much is asked of it, and what three teams that
+stay below their quarters feel of a fourth that asks for ten times its own. Capacity is what as many
+clients as the engines batch get within the objective. Answers are of different lengths, as people's
+are: of one length, all that began together would end together for ever.
 """
 
 import argparse
@@ -21,7 +22,9 @@ from bench.batch import running
 from bench.machine import free_port
 from bench.sluice import State, installation, make_team_key
 
-_ANSWER_TOKENS = 32
+_ANSWER_TOKENS = (16, 48)
+_WORDS = ("river", "stone", "cloud", "green", "window", "paper", "night", "market", "seven")
+_TEAMS = ("a", "b", "c", "flood")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="what it serves")
     parser.add_argument("--max-running", type=int, default=16, help="sequences that it batches")
     parser.add_argument("--objective", type=float, default=2.0, help="seconds to the first token")
+    parser.add_argument("--prompt-words", type=int, default=16, help="of a prompt")
+    parser.add_argument("--part", type=float, default=0.7, help="of its share that a team asks for")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
     args = parser.parse_args()
     with installation() as (program, state, logs):
@@ -60,41 +65,47 @@ def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -
     url = f"http://127.0.0.1:{port}"
     with running("gateway", command, logs, None, state.env) as gateway:
         gateway.wait_until_answering(f"{url}/health/live")
-        keys = [make_team_key(url, name) for name in ("small", "greedy")]
+        keys = [make_team_key(url, name) for name in _TEAMS]
         asyncio.run(_parts(url, keys, args))
 
 
 async def _parts(url: str, keys: Sequence[str], args: argparse.Namespace) -> None:
     seconds, objective = args.seconds, args.objective
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        small, greedy = (_Team(session, url, key) for key in keys)
+        *others, flood = (
+            _Team(session, url, key, seed, args.prompt_words) for seed, key in enumerate(keys)
+        )
         clients = args.max_running * len(args.vllm)
-        await greedy.closed(clients, seconds / 4)  # what is made once is made, and rates are learnt
-        alone = await greedy.closed(clients, seconds)
+        await flood.closed(clients, seconds / 4)  # what is made once is made, and rates are learnt
+        alone = await flood.closed(clients, seconds)
         capacity = _good(alone, objective) / seconds
         print(f"capacity: {capacity:.1f} requests a second; {_told(alone, objective)}", flush=True)
-        over = await greedy.open(3 * capacity, seconds)
+        over = await flood.open(3 * capacity, seconds)
         share = _good(over, objective) / seconds / capacity
         print(f"3 times as many: {share:.0%} of the capacity; {_told(over, objective)}", flush=True)
-        rate = capacity / 5
-        quiet = await small.open(rate, seconds)
-        print(f"a team alone: {_told(quiet, objective)}", flush=True)
-        both = await asyncio.gather(
-            small.open(rate, seconds), greedy.open(10 * capacity / 2, seconds)
+        share = capacity / len(keys)
+        quiet = await asyncio.gather(*(team.open(args.part * share, seconds) for team in others))
+        beside = await asyncio.gather(
+            *(team.open(args.part * share, seconds) for team in others),
+            flood.open(10 * share, seconds),
         )
-        print(f"beside one that asks for ten times its half: {_told(both[0], objective)}")
-        print(f"that one: {_told(both[1], objective)}")
+        for name, before, after in zip(_TEAMS, quiet, beside, strict=False):
+            print(f"team {name} without the flood: {_told(before, objective)}")
+            print(f"team {name} beside it: {_told(after, objective)}")
+        print(f"the flood: {_told(beside[-1], objective)}")
 
 
 class _Team:
     """A caller of the gateway."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, key: str) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, key: str, seed: int, words: int
+    ) -> None:
         self._session = session
         self._url = f"{url}/v1/chat/completions"
         self._headers = {"authorization": f"Bearer {key}"}
-        self._draw = Random(1)
-        self._number = 0
+        self._draw = Random(seed)
+        self._words = words
 
     async def closed(self, clients: int, seconds: float) -> list[Answer]:
         """So many clients ask again as soon as they have been answered."""
@@ -120,12 +131,11 @@ class _Team:
         return [task.result() for task in tasks]
 
     async def _ask(self) -> Answer:
-        self._number += 1
-        prompt = f"{self._draw.random()} is question {self._number}: say something about it"
+        prompt = " ".join(self._draw.choices(_WORDS, k=self._words))
         body = {
             "model": "bench",
             "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": _ANSWER_TOKENS,
+            "max_tokens": self._draw.randint(*_ANSWER_TOKENS),
             "ignore_eos": True,
             "stream": True,
         }

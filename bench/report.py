@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import LATENCY, REQUESTS, STREAMS, Kind, Results
-from bench.sluice import EXACT, LEASED, UNLIMITED
+from bench.sluice import COMPARISONS
 
 _MEBIBYTE = 1024 * 1024
 _CEILING = "straight at the mock"
 _OURS = "Sluice"
 _ABSENT = "-"
+#: Fewer have no middle half.
+_LEAST_PAIRS = 4
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ def markdown(setting: Setting, results: Results, rows: list[Summary]) -> str:
     parts = [_head(setting, results), _main_table(setting, rows)]
     if any(ratios(rows).values()):
         parts.append(_ratio_table(rows))
-    if any(run.label == UNLIMITED for run in results.loads):
-        parts.append(_limits_table(results))
+    measured = {run.label for run in results.loads}
+    parts.extend(_comparison(results, baseline) for baseline in COMPARISONS if baseline in measured)
     if any(run.usage for run in results.loads):
         parts.append(_usage_table(results))
     parts.append(_versions(rows))
@@ -211,29 +213,28 @@ def _ratio_table(rows: list[Summary]) -> str:
     return "## Ratios\n\n" + _table(head, body)
 
 
-def _limits_table(results: Results) -> str:
-    """What limits cost: each round's rate with them over the same round's without."""
+def _comparison(results: Results, baseline: str) -> str:
+    """What a part of the gateway costs: each turn's rate with it over the same turn's without."""
+    compared = COMPARISONS[baseline]
     body = []
-    for label in (LEASED, EXACT):
+    for label in compared.labels:
         cells = [label]
         for kind in (REQUESTS, STREAMS):
-            without, limited = (_by_round(results, each, kind) for each in (UNLIMITED, label))
-            shares = [limited[n] / without[n] for n in sorted(without.keys() & limited.keys())]
-            cost = _median(1 - share for share in shares)
-            cells.append("-" if cost is None else f"{cost:.1%}")
-            cells.append(", ".join(f"{1 - share:.1%}" for share in shares) or "-")
+            without, loaded = (_by_turn(results, each, kind) for each in (baseline, label))
+            costs = sorted(1 - loaded[n] / without[n] for n in without.keys() & loaded.keys())
+            if len(costs) < _LEAST_PAIRS:
+                cells += [", ".join(f"{cost:.1%}" for cost in costs) or _ABSENT, _ABSENT]
+                continue
+            low, middle, high = statistics.quantiles(costs)
+            cells += [f"{middle:.1%}", f"{low:.1%} to {high:.1%} ({len(costs)} pairs)"]
         body.append(cells)
-    head = ["", "cost in requests/s", "by round", "cost in streams/s", "by round"]
-    text = (
-        "Every limit (requests, tokens, concurrency, two budgets) at each of three levels, beside"
-        " the same gateway with a key that has none."
-    )
-    return f"## What limits cost\n\n{text}\n\n{_table(head, body)}"
+    head = ["", "cost in requests/s", "middle half", "cost in streams/s", "middle half"]
+    return f"## {compared.title}\n\n{compared.text}\n\n{_table(head, body)}"
 
 
-def _by_round(results: Results, label: str, kind: Kind) -> dict[int, float]:
+def _by_turn(results: Results, label: str, kind: Kind) -> dict[tuple[int, int], float]:
     runs = [run for run in results.loads if run.label == label and run.kind == kind.name]
-    return {run.round: run.load.rate for run in runs if not run.error}
+    return {(run.round, run.turn): run.load.rate for run in runs if not run.error}
 
 
 def _usage_table(results: Results) -> str:

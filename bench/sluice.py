@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -256,6 +257,7 @@ class SluiceAuto(Sluice):
 
     name = "sluice-auto"
     lanes = 2
+    paired = True
     holds = False
 
     def cpu_seconds(self) -> float:
@@ -275,6 +277,7 @@ class SluicePool(Sluice):
 
     name = "sluice-pool"
     lanes = 2
+    paired = True
     holds = False
 
     def _open_lanes(self, upstream: str) -> list[Lane]:
@@ -295,6 +298,7 @@ class SluiceLimits(Sluice):
 
     name = "sluice-limits"
     lanes = 3
+    paired = True
     holds = False
 
     def __init__(self, program: str, logs: Path) -> None:
@@ -351,6 +355,36 @@ POOLED = "Sluice, a pool of one"
 UNLIMITED = "Sluice, no limits"
 LEASED = "Sluice, limits, leased"
 EXACT = "Sluice, limits, exact"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What to say of lanes that are compared with a baseline: a title, a text, their labels."""
+
+    title: str
+    text: str
+    labels: tuple[str, ...]
+
+
+#: By the label of the baseline.
+COMPARISONS = {
+    BY_NAME: Comparison(
+        "What `auto` costs",
+        "A model that `auto` chooses for each request, beside one asked for by its name.",
+        (BY_AUTO,),
+    ),
+    SINGLE: Comparison(
+        "What a pool costs",
+        "A pool that has only one replica, beside the same replica by itself.",
+        (POOLED,),
+    ),
+    UNLIMITED: Comparison(
+        "What limits cost",
+        "Every limit (requests, tokens, concurrency, two budgets) at each of three levels, beside"
+        " the same gateway with a key that has none.",
+        (LEASED, EXACT),
+    ),
+}
 
 _LIMITS = {
     "requests_per_minute": 10_000_000,

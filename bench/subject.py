@@ -52,6 +52,8 @@ class Subject(ABC):
     holds = True
     #: How many lanes `start` returns.
     lanes = 1
+    #: Whether its lanes are compared with each other: they take turns of seconds then.
+    paired = False
 
     @abstractmethod
     def notes(self) -> Notes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -41,9 +40,14 @@ from sluice.gateway.metrics import UNKNOWN, Metrics
 from sluice.gateway.model_used import in_answer, in_events
 from sluice.gateway.output_bounds import bounded
 from sluice.gateway.prefix_salts import PrefixSalts
-from sluice.gateway.quotas.accounts import Account
 from sluice.gateway.quotas.admission import Admission, AdmissionAway, AdmissionRefused
-from sluice.gateway.quotas.headers import anthropic_headers, openai_headers
+from sluice.gateway.quotas.headers import (
+    Header,
+    Left,
+    anthropic_headers,
+    left_of,
+    openai_headers,
+)
 from sluice.gateway.quotas.needs import Needs
 from sluice.gateway.relay import (
     Ending,
@@ -259,14 +263,13 @@ class Pipeline:
             self._metrics.limit_refusals.labels(
                 error.refused.account.scope.level, error.refused.dimension
             ).inc()
-            exchange.limit_headers = _limit_headers(
-                exchange, self._admission.standing(policy, batch=batch)
-            )
+            left = left_of(self._admission.standing(policy, batch=batch))
+            exchange.limit_headers = _limit_headers(exchange, left)
             exchange.outcome = "limited"
             raise from_limits(error) from None
         except AdmissionAway:
             raise GatewayError.counters_away() from None
-        exchange.limit_headers = _limit_headers(exchange, exchange.reservation.accounts)
+        exchange.limit_headers = _limit_headers(exchange, exchange.reservation.left)
 
     async def _answer(
         self,
@@ -364,10 +367,12 @@ class Pipeline:
         exchange.charged = True
         event = self._meter.event(exchange, admitted)
         # not after the event: see `quotas.budgets`
-        self._admission.charge(admitted.principal.policy, event.time_us, event.cost_nano_usd)
-        if exchange.reservation is not None:
+        cost, time_us = event.cost_nano_usd, event.time_us
+        if exchange.reservation is None:
+            self._admission.charge(admitted.principal.policy, time_us, cost)
+        else:
             tokens = event.input_tokens + event.output_tokens
-            self._admission.settle(exchange.reservation, tokens, event.cost_nano_usd)
+            self._admission.settle(exchange.reservation, tokens, cost, time_us)
             if event.status == "ok" and not event.estimated:
                 self._needs.learn(event.model, exchange.reservation.need, event.input_tokens)
         durable = self._recorder.submit(event)
@@ -424,10 +429,10 @@ class Pipeline:
         self._metrics.requests.labels(exchange.endpoint.value, model, "interactive", outcome).inc()
 
 
-def _limit_headers(exchange: Exchange, accounts: Sequence[Account]) -> list[tuple[bytes, bytes]]:
+def _limit_headers(exchange: Exchange, left: Left) -> list[Header]:
     if exchange.endpoint is Endpoint.MESSAGES:
-        return anthropic_headers(accounts, datetime.now(UTC))
-    return openai_headers(accounts)
+        return anthropic_headers(left, datetime.now(UTC))
+    return openai_headers(left)
 
 
 def _history(call: Call) -> int:

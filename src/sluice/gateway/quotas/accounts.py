@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluice.gateway.quotas.needs import Need
 from sluice.gateway.quotas.periods import Span, span_of
 from sluice.gateway.quotas.spend import Spend
 from sluice.gateway.tenancy.limits import Budget, Scope
+
+if TYPE_CHECKING:
+    from sluice.gateway.quotas.share import Share
 
 #: Capacity of rates that was taken ahead may be used for so long, in seconds: `admit.lua` counts a
 #: minute longer by as much.
@@ -44,6 +47,9 @@ class Wish:
 
 NO_WISH = Wish()
 
+#: Requests, tokens, concurrent requests, nano-USD.
+Amounts = tuple[int, int, int, int]
+
 
 @dataclass(slots=True)
 class Pace:
@@ -71,9 +77,18 @@ class Pace:
         self._tokens += need.tokens
         self._nano_usd += need.nano_usd
 
-    def lasted(self, seconds: float) -> None:
-        """A request was in progress for so long."""
-        self.hold_seconds += 0.1 * (seconds - self.hold_seconds)
+    def asked_often(self, requests: int, tokens: int, nano_usd: int) -> None:
+        """So many requests came, which needed so much together."""
+        self.asked_lately = self.asked_lately or requests > 0
+        self._requests += requests
+        self._tokens += tokens
+        self._nano_usd += nano_usd
+
+    def lasted(self, seconds: float, requests: int = 1) -> None:
+        """So many requests were in progress for so long, all together."""
+        if requests:
+            newer = 1 - 0.9**requests
+            self.hold_seconds += newer * (seconds / requests - self.hold_seconds)
 
     def wish(self, now: float) -> Wish:
         """What would be used within a lease at the present pace, and a little more."""
@@ -164,6 +179,8 @@ class Account:
         remaining_requests, remaining_tokens: of the minute, as far as known.
         in_progress: requests in progress at all processes, when last heard.
         pace: how much is asked for.
+        shares: of callers, of what was taken ahead: in `slots` and in what is held, until they are
+            recalled.
     """
 
     key: str
@@ -189,6 +206,7 @@ class Account:
     remaining_tokens: int = 0
     in_progress: int = 0
     pace: Pace = field(default_factory=Pace)
+    shares: list[Share] = field(default_factory=list)
 
     @classmethod
     def of(cls, scope: Scope, spend: Spend, now_ms: float) -> Account:
@@ -204,6 +222,7 @@ class Account:
         if now_ms < self.pots_until and (scope is self.scope or scope == self.scope):
             self.scope = scope
             return False
+        self.recall()
         self.give_back()
         self._adopt(scope, now_ms)
         return True
@@ -271,13 +290,66 @@ class Account:
             self.ahead_slots += 1
         more = tokens - need.tokens
         if more:
-            self.remaining_tokens -= more
-            self.shift(window, 0, more)
+            self.used_more(window, more)
         for pot in pots:
             pot.held -= held
             if leasing and pot.limit >= 0:
                 ahead = pot.ahead + held - nano_usd
                 pot.ahead = ahead if ahead > 0 else 0
+
+    def used_more(self, window: int, tokens: int) -> None:
+        """So many more tokens were used than admitted in a sub-window; below zero, fewer."""
+        self.remaining_tokens -= tokens
+        self.shift(window, 0, tokens)
+
+    def set_aside(self, share: Share, pots: Iterable[Pot], amounts: Amounts) -> None:
+        """A share is opened, with so much of what was taken ahead."""
+        requests, tokens, slots, nano_usd = amounts
+        self.shares.append(share)
+        self._ahead(-requests, -tokens, -slots)
+        self.slots += slots
+        for pot in pots:
+            pot.held += nano_usd
+            if pot.limit >= 0:
+                pot.ahead -= nano_usd
+
+    def take_over(
+        self, share: Share, pots: Iterable[Pot], left: Amounts, used: tuple[int, int], spent: int
+    ) -> None:
+        """A share is closed.
+
+        Args:
+            pots: that it had been opened with.
+            left: of what was set aside for it, with what came back to it.
+            used: the requests that were let in by it, and their tokens.
+            spent: of what it held, nano-USD.
+        """
+        requests, tokens, slots, nano_usd = left
+        self.shares.remove(share)
+        self._ahead(requests, tokens, slots)
+        self.slots -= slots
+        self.remaining_requests -= used[0]
+        self.remaining_tokens -= used[1]
+        for pot in pots:
+            pot.held -= nano_usd + spent
+            if pot.limit >= 0:
+                pot.ahead = max(0, pot.ahead + nano_usd)
+        if not self.leasing:
+            self.give_back()
+
+    def recall(self) -> None:
+        """Close the shares of this account."""
+        while self.shares:
+            self.shares[-1].close()
+
+    def _ahead(self, requests: int, tokens: int, slots: int) -> None:
+        """More is there to be used, of what is limited; below zero, less."""
+        if self.rpm >= 0:
+            self.ahead_requests += requests
+        if self.tpm >= 0:
+            self.ahead_tokens += tokens
+        if self.most >= 0:
+            self.ahead_slots += slots
 
     def charge(self, time_ms: int, nano_usd: int) -> None:
         """A request that came at a time, milliseconds since the epoch, was charged."""

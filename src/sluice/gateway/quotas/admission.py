@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import structlog
 
 from sluice.gateway.quotas.accounts import WINDOW_MS, Account, Pot
 from sluice.gateway.quotas.counters import Counters, CountersAway, Refused, Windows
+from sluice.gateway.quotas.headers import Left, left_of
 from sluice.gateway.quotas.local_limits import LocalLimits
 from sluice.gateway.quotas.needs import Need
-from sluice.gateway.quotas.spend import Spend
+from sluice.gateway.quotas.share import Share
+from sluice.gateway.quotas.spend import QUARTER_MS, Spend
 from sluice.gateway.tenancy.limits import Part, Policy, Scope
 
 #: How often positions that nobody waits for are told, in seconds.
@@ -48,32 +51,43 @@ class AdmissionAway(Exception):
     """The counters can't be asked, and without them nothing that is limited is let in."""
 
 
-@dataclass(slots=True)
-class Reservation:
-    """A request that was let in; to be settled exactly once, see `Admission.settle`."""
-
-    accounts: tuple[Account, ...]
-    pots: tuple[tuple[Pot, ...], ...]
-    windows: Windows
-    need: Need
-    began: float
-    settled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Caller:
     """The accounts of one caller's levels, which follow the levels' limits and the time.
 
     Attributes:
-        counted: the levels, as the caller's policy has them.
+        policy: the caller's.
+        counted: its levels, those of its interactive or of its batch requests.
+        accounts, pots: as they are while nothing changes.
         until_ms: when the first of their periods ends, milliseconds since the epoch.
         changes: of all accounts, when these were looked at.
+        share: of what the accounts have taken ahead, while one is open.
     """
 
+    policy: Policy
     counted: tuple[Scope, ...]
     accounts: tuple[Account, ...]
+    pots: tuple[tuple[Pot, ...], ...]
     until_ms: float
     changes: int
+    share: Share | None = None
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A request that was let in; to be settled exactly once, see `Admission.settle`.
+
+    Attributes:
+        left: of its caller's limits on requests, and of those on tokens.
+    """
+
+    caller: _Caller
+    pots: tuple[tuple[Pot, ...], ...]
+    windows: Windows
+    need: Need
+    began: float
+    left: Left
+    settled: bool = False
 
 
 class Admission:
@@ -100,7 +114,7 @@ class Admission:
         self._when_away = when_away
         self._clock = clock
         self._accounts: dict[str, dict[Part, Account]] = {}  # by their level's id
-        self._callers: dict[int, _Caller] = {}
+        self._callers: dict[int, _Caller] = {}  # by the place in memory of `counted`
         self._changes = 0
         self._spend = Spend()
         self._task: asyncio.Task[None] | None = None
@@ -116,6 +130,7 @@ class Admission:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         accounts = self._all()
+        _recalled(accounts)
         for account in accounts:
             account.give_back()
         self._counters.tell(accounts, at_once=False)
@@ -137,21 +152,28 @@ class Admission:
             AdmissionRefused: a limit does not allow it; nothing was consumed.
             AdmissionAway: see there.
         """
-        scopes = policy.counted_batch if batch else policy.counted
-        accounts = self._of(scopes)
+        caller = self._caller(policy, batch)
         now = self._clock()
-        covered = True
-        for account in accounts:
+        share = caller.share
+        if share is not None:
+            if share.take(need, now):
+                return Reservation(caller, share.pots, share.windows, need, now, share.left)
+            share.close()
+        covered = _covered(caller.accounts, need, now)
+        if not covered and _recalled(caller.accounts):  # there may be enough now
+            covered = _covered(caller.accounts, need, now)
+        for account in caller.accounts:
             account.pace.asked(need)
-            covered = covered and account.covers(need, now)
         if covered:
-            for account in accounts:
+            for account in caller.accounts:
                 account.take(need)
-            windows = tuple([account.ahead_window for account in accounts])
+            windows = tuple([account.ahead_window for account in caller.accounts])
+            self._open_share(caller, need, now)
         else:
-            windows = await self._ask(scopes, accounts, need)
-        pots = tuple([account.pots for account in accounts])
-        return Reservation(accounts, pots, windows, need, now)
+            windows = await self._ask(policy, batch, need)
+            caller = self._caller(policy, batch)
+        pots = tuple([account.pots for account in caller.accounts])
+        return Reservation(caller, pots, windows, need, now, left_of(caller.accounts))
 
     def now_us(self) -> int:
         """Now, microseconds since the epoch, by the clock that budgets' periods go by; a wall
@@ -159,7 +181,7 @@ class Admission:
         return int(self._counters.now_ms() * 1000)
 
     def charge(self, policy: Policy, time_us: int, nano_usd: int) -> None:
-        """A request was charged, whether or not it had limits when it came. Before `settle`.
+        """Somebody was charged, for a request that was not let in by limits.
 
         Args:
             policy: its caller's.
@@ -180,25 +202,36 @@ class Admission:
             account.charge(time_ms, nano_usd)
         self._counters.tell(budgeted, at_once=False)
 
-    def settle(self, reservation: Reservation, tokens: int, nano_usd: int) -> None:
-        """What a request used takes the place of what it was let in with. Harmless when repeated.
+    def settle(
+        self, reservation: Reservation, tokens: int, nano_usd: int, time_us: int = 0
+    ) -> None:
+        """What a request used takes the place of what it was let in with, and it is charged.
+        Harmless when repeated.
 
         Args:
             tokens: prompt and output, as charged.
-            nano_usd: its cost, which is charged by itself: see `charge`.
+            nano_usd: its cost.
+            time_us: when it came, microseconds since the epoch; of one that costs nothing it
+                doesn't matter.
         """
         if reservation.settled:
             return
         reservation.settled = True
+        need, windows, pots = reservation.need, reservation.windows, reservation.pots
         seconds = self._clock() - reservation.began
-        at_once = False
-        for account, pots, window in zip(
-            reservation.accounts, reservation.pots, reservation.windows, strict=True
+        caller = reservation.caller
+        share = caller.share
+        if (
+            share is not None
+            and share.pots is pots
+            and share.settle(need, windows, tokens, nano_usd, time_us // 1000, seconds)
         ):
-            account.end(reservation.need, pots, window, tokens, nano_usd)
+            return
+        self.charge(caller.policy, time_us, nano_usd)
+        for account, own, window in zip(caller.accounts, pots, windows, strict=True):
+            account.end(need, own, window, tokens, nano_usd)
             account.pace.lasted(seconds)
-            at_once = at_once or (account.limited and not account.leasing)
-        self._counters.tell(reservation.accounts, at_once)
+        self._tell(caller)
 
     def tell(self, scope: Scope) -> None:
         """A scope's budgets were set: this process's part of them is told, even if nobody asks
@@ -206,23 +239,47 @@ class Admission:
         account = self._account(scope, self._counters.now_ms())
         self._counters.tell((account,), at_once=True)
 
-    def standing(self, policy: Policy, *, batch: bool = False) -> list[Account]:
+    def standing(self, policy: Policy, *, batch: bool = False) -> tuple[Account, ...]:
         """The accounts of a caller, as they stand as far as this process knows; those of its
         interactive requests, or of its batch requests."""
-        return list(self._of(policy.counted_batch if batch else policy.counted))
+        accounts = self._caller(policy, batch).accounts
+        _recalled(accounts)
+        return accounts
 
     def retell(self) -> None:
         """The global sums may have lost what this process told: tell all of it again."""
         self._counters.tell(self._all(), at_once=True)
 
-    async def _ask(
-        self, scopes: tuple[Scope, ...], accounts: tuple[Account, ...], need: Need
-    ) -> Windows:
+    def _open_share(self, caller: _Caller, need: Need, now: float) -> None:
+        """For the caller's next requests, where its accounts have enough."""
+        leasing = [account.ahead_until for account in caller.accounts if account.leasing]
+        if not leasing:
+            return
+        now_ms = self._counters.now_ms()
+        changes_ms = min(caller.until_ms, (now_ms // QUARTER_MS + 1) * QUARTER_MS)
+        until = min(*leasing, now + (changes_ms - now_ms) / 1000)
+        closed = partial(self._share_closed, caller)
+        caller.share = Share.opened(caller.accounts, caller.pots, need, now_ms, until, closed)
+
+    def _share_closed(self, caller: _Caller, quarter: int, spent: int) -> None:
+        caller.share = None
+        self.charge(caller.policy, quarter * QUARTER_MS * 1000, spent)
+        self._tell(caller)
+
+    def _tell(self, caller: _Caller) -> None:
+        """At once where others may wait for what has become free."""
+        at_once = False
+        for account in caller.accounts:
+            at_once = at_once or (account.limited and not account.leasing)
+        self._counters.tell(caller.accounts, at_once)
+
+    async def _ask(self, policy: Policy, batch: bool, need: Need) -> Windows:
+        accounts = self._caller(policy, batch).accounts
         try:
             answer = await self._counters.ask(accounts, need)
             if isinstance(answer, Refused) and answer.dimension == "unready":
                 # a budget that was set just now, or Redis has lost its data, or a period began
-                accounts = self._of(scopes)
+                accounts = self._caller(policy, batch).accounts
                 for account in accounts:
                     for pot in account.pots:
                         await self._seed(account.scope, pot)
@@ -246,21 +303,23 @@ class Admission:
             account.begin_untold(need, window)
         return (window,) * len(accounts)
 
-    def _of(self, scopes: tuple[Scope, ...]) -> tuple[Account, ...]:
+    def _caller(self, policy: Policy, batch: bool) -> _Caller:
         """The accounts of a caller's levels, as its limits and the time are now."""
+        counted = policy.counted_batch if batch else policy.counted
         now_ms = self._counters.now_ms()
-        caller = self._callers.get(id(scopes))
+        caller = self._callers.get(id(counted))
         if (
             caller is None
-            or caller.counted is not scopes  # whose place in memory others have had before
+            or caller.counted is not counted  # whose place in memory others have had before
             or now_ms >= caller.until_ms
             or caller.changes != self._changes
         ):
-            accounts = tuple([self._account(scope, now_ms) for scope in scopes])
+            accounts = tuple([self._account(scope, now_ms) for scope in counted])
+            pots = tuple([account.pots for account in accounts])
             until_ms = min((account.pots_until for account in accounts), default=0.0)
-            caller = _Caller(scopes, accounts, until_ms, self._changes)
-            self._callers[id(scopes)] = caller
-        return caller.accounts
+            caller = _Caller(policy, counted, accounts, pots, until_ms, self._changes)
+            self._callers[id(counted)] = caller
+        return caller
 
     def _account(self, scope: Scope, now_ms: float) -> Account:
         parts = self._accounts.setdefault(scope.id, {})
@@ -278,6 +337,7 @@ class Admission:
         forget_at = self._clock() + IDLE_SECONDS
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            _recalled(self._all())
             now = self._clock()
             # before they lapse where it goes on, so that nobody has to wait for the next
             due = [
@@ -302,3 +362,19 @@ class Admission:
                     del parts[part]
             if not parts:
                 del self._accounts[owner]
+
+
+def _covered(accounts: tuple[Account, ...], need: Need, now: float) -> bool:
+    """Whether what was taken ahead covers a need at every level."""
+    for account in accounts:  # noqa: SIM110 - a generator costs more than the rest of this
+        if not account.covers(need, now):
+            return False
+    return True
+
+
+def _recalled(accounts: Iterable[Account]) -> bool:
+    """Close the shares of accounts; whether there were any."""
+    shared = [account for account in accounts if account.shares]
+    for account in shared:
+        account.recall()
+    return bool(shared)

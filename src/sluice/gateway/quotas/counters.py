@@ -264,12 +264,18 @@ class Counters:
 
     def _prepare(self) -> _Flight:
         asked, self._gathering = self._gathering, []
-        accounts, self._dirty = self._dirty, {}
+        involved = self._dirty.copy()
+        for each in asked:
+            for account in each.accounts:
+                involved[account.key] = account
+        for account in involved.values():
+            if account.shares:
+                account.recall()  # after which more may have to be told
+        accounts, self._dirty = involved | self._dirty, {}
         now = self._clock()
         short: set[int] = set()
         for each in asked:
             for account in each.accounts:
-                accounts[account.key] = account
                 if not account.covers(each.need, now):
                     short.add(id(account))
         numbers: dict[int, int] = {}
@@ -316,6 +322,9 @@ class Counters:
         ms, results, told = msgspec.msgpack.decode(reply)
         now = self._clock()
         self.set_time(ms, flight.started)
+        for account in flight.accounts:
+            if account.shares:
+                account.recall()
         for account, pots, sums in zip(flight.accounts, flight.pots, told, strict=True):
             for pot in account.heard(sums, pots, flight.started):
                 self._observer.alert(account, pot)

@@ -13,6 +13,12 @@ RESET = timedelta(seconds=60.5)
 
 Header = tuple[bytes, bytes]
 
+#: What is left, and the limit.
+_Left = tuple[int, int]
+
+#: Of requests, and of tokens; None where there is no limit.
+Left = tuple[_Left | None, _Left | None]
+
 
 #: Of `x-ratelimit-*`, by kind: the names, and the resets where all is left and where it isn't.
 _LIMIT_REQUESTS, _LIMIT_TOKENS = b"x-ratelimit-limit-requests", b"x-ratelimit-limit-tokens"
@@ -23,10 +29,10 @@ _RESET_REQUESTS, _RESET_TOKENS = (
 )
 
 
-def openai_headers(accounts: Iterable[Account]) -> list[Header]:
+def openai_headers(left_over: Left) -> list[Header]:
     """`x-ratelimit-*`, whose reset is a duration."""
     headers: list[Header] = []
-    requests, tokens = _tightest(accounts)
+    requests, tokens = left_over
     if requests is not None:
         left, limit = requests
         headers.append(_limit(_LIMIT_REQUESTS, limit))
@@ -46,12 +52,12 @@ def _limit(name: bytes, limit: int) -> Header:
     return (name, b"%d" % limit)
 
 
-def anthropic_headers(accounts: Iterable[Account], now: datetime) -> list[Header]:
+def anthropic_headers(left_over: Left, now: datetime) -> list[Header]:
     """`anthropic-ratelimit-*`, whose reset is an RFC 3339 time."""
     now = now.astimezone(UTC)
     return [
         header
-        for kind, found in zip((b"requests", b"tokens"), _tightest(accounts), strict=True)
+        for kind, found in zip((b"requests", b"tokens"), left_over, strict=True)
         if found is not None
         for header in (
             (b"anthropic-ratelimit-" + kind + b"-limit", b"%d" % found[1]),
@@ -61,17 +67,13 @@ def anthropic_headers(accounts: Iterable[Account], now: datetime) -> list[Header
     ]
 
 
-#: What is left, and the limit.
-_Left = tuple[int, int]
-
-
 def _reset(found: _Left, now: datetime) -> bytes:
     left, limit = found
     at = now if left == limit else now + RESET
     return at.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
 
 
-def _tightest(accounts: Iterable[Account]) -> tuple[_Left | None, _Left | None]:
+def left_of(accounts: Iterable[Account]) -> Left:
     """Of the limits on requests, and of those on tokens, the one of which the least is left,
     whatever level it is of."""
     requests: _Left | None = None

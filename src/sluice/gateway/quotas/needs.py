@@ -7,7 +7,6 @@ settled never goes over what was admitted.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,7 +80,7 @@ class TokenEstimates:
     def estimate(self, model: str, size: int) -> int:
         """Likely prompt tokens; more than the true number in most cases."""
         ratio = self._ratios.get(model) or _UNKNOWN
-        return math.ceil(size * (ratio.mean + 2 * ratio.deviation))
+        return int(size * (ratio.mean + 2 * ratio.deviation)) + 1
 
 
 class Needs:
@@ -116,11 +115,16 @@ class Needs:
         if request.max_tokens is not None:
             output = request.max_tokens * _answers(endpoint, request)
         content = measure(body)
-        likely = self._estimates.estimate(request.model, content.text + history)
-        likely += content.pictures * _PICTURE_TOKENS
-        most = len(body) + history + OVERHEAD_TOKENS + content.references * REFERRED_TOKENS
-        cost = max([self._most(model, most, output) for model in models])
-        text = 0 if content.references else content.text + history
+        text = content.text + history
+        likely = self._estimates.estimate(request.model, text)
+        most = len(body) + history + OVERHEAD_TOKENS
+        if content.references:
+            likely += content.pictures * _PICTURE_TOKENS
+            most += content.references * REFERRED_TOKENS
+            text = 0
+        cost = 0
+        for model in models:
+            cost = max(cost, self._most(model, most, output))
         return Need(min(likely, models[0].context_length) + output, cost, text)
 
     def learn(self, model: str, need: Need, input_tokens: int) -> None:
@@ -132,9 +136,8 @@ class Needs:
         if price is None:
             return 0
         dearest = max(price.input, price.cached_input, price.cache_write)
-        return -(
-            -(min(prompt, model.context_length) * dearest + output * price.output) // 1_000_000
-        )
+        tokens = min(prompt, model.context_length)
+        return -(-(tokens * dearest + output * price.output) // 1_000_000)
 
 
 def _answers(endpoint: Endpoint, request: Request) -> int:

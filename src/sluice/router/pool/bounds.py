@@ -65,12 +65,14 @@ class BoundPolicy:
         depth: part of the target that the replica's own queue may take.
         batch_share: part of a replica's room that batch requests may fill.
         lead: seconds before a replica runs dry at which it gets its next prompt.
+        spare: part of a replica's batch that teams above their share leave to the others.
     """
 
     ttft_target: float
     depth: float = 0.125
     batch_share: float = 0.75
     lead: float = 0.01
+    spare: float = 0.125
 
 
 class ReplicaBound:
@@ -114,7 +116,13 @@ class ReplicaBound:
         return self._since + load.queued_prefill_tokens / self.prefill_rate - lead
 
     def admits(
-        self, load: Load, prefill_tokens: int, context_tokens: int, batch: bool, now: float
+        self,
+        load: Load,
+        prefill_tokens: int,
+        context_tokens: int,
+        batch: bool,
+        now: float,
+        over: bool = False,
     ) -> bool:
         """Whether the replica may take one more request.
 
@@ -126,6 +134,7 @@ class ReplicaBound:
             context_tokens: prompt and output of the request together.
             batch: batch requests leave room for interactive ones.
             now: seconds.
+            over: its team has more than its share already.
         """
         if load.weight <= 0:
             return False
@@ -135,7 +144,7 @@ class ReplicaBound:
         if policy is None:
             return load.running < limits.max_running + limits.max_queued
         share = load.weight * (policy.batch_share if batch else 1.0)
-        if load.running >= limits.max_running * share:
+        if load.running >= limits.max_running * share * (1 - policy.spare if over else 1):
             return False
         if load.context_tokens + context_tokens > limits.kv_blocks * limits.block_tokens * share:
             return False

@@ -59,6 +59,7 @@ class Capacity:
         context_tokens: int,
         batch: bool,
         now: float,
+        over: bool,
     ) -> list[Load]:
         """The replicas that may take a request now.
 
@@ -69,6 +70,7 @@ class Capacity:
             context_tokens: prompt and output of the request together.
             batch: whether it is a batch request.
             now: seconds.
+            over: whether its team has more than its share already.
         """
         bounds, depth_of = self._bounds, depths.get
         tokens, block_tokens = prompt.tokens, prompt.block_tokens
@@ -81,6 +83,7 @@ class Capacity:
                 context_tokens,
                 batch,
                 now,
+                over,
             )
         ]
 

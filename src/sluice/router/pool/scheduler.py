@@ -26,6 +26,7 @@ from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, 
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, Load, LoadBook
 from sluice.router.pool.placement import Decision, Placement
+from sluice.router.pool.shares import TeamShares
 from sluice.router.pool.turns import Turns
 
 __all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
@@ -68,6 +69,7 @@ class PoolScheduler:
         self._placement = placement
         self._capacity = Capacity(bounds)
         self._turns = Turns(gateway, hint_seconds)
+        self._shares = TeamShares()
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, _Flight] = {}
@@ -102,7 +104,7 @@ class PoolScheduler:
         self._batch.pop(replica, None)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
-            del self._flights[key]
+            self._count(self._flights.pop(key), -1)
         self.queue.expect(self._capacity.rate)
 
     def weigh(self, replica: str, weight: float) -> None:
@@ -121,6 +123,7 @@ class PoolScheduler:
             The refusal; None if it waits, perhaps only until the next `decide`.
         """
         work = self._work(request)
+        self._shares.asks(request.team, request.weight, now)
         if not len(self.queue):
             wait = self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now)
             if wait > 0:
@@ -151,7 +154,9 @@ class PoolScheduler:
         decision = self._placement.place(prompt, open_to, depths)
         load, batch = self.loads[decision.replica], request.tier == "batch"
         bound, context = self._capacity[decision.replica], request.context_tokens
-        if not bound.admits(load, decision.uncached_tokens, context, batch, now):
+        self._shares.asks(request.team, request.weight, now)
+        over = self._over(request)
+        if not bound.admits(load, decision.uncached_tokens, context, batch, now, over):
             return None  # there may be room elsewhere
         queued = self._queued(request, work)
         self.queue.passes(queued)
@@ -287,6 +292,7 @@ class PoolScheduler:
             return
         replica = flight.decision.replica
         self._batch[replica].pop(request, None)
+        self._count(flight, -1)
         self.loads.ended(request)
         self._hints.append(self.loads.hint(replica))
         if not flight.started:
@@ -398,7 +404,13 @@ class PoolScheduler:
     ) -> list[Load]:
         batch = request.tier == "batch"
         return self._capacity.with_room(
-            self.loads, request.prompt, depths, request.context_tokens, batch, now
+            self.loads,
+            request.prompt,
+            depths,
+            request.context_tokens,
+            batch,
+            now,
+            self._over(request),
         )
 
     def _reckon(self, replica: str) -> None:
@@ -416,6 +428,13 @@ class PoolScheduler:
             return False
         return self.loads.own_prefill_tokens >= self._capacity.room / (rivals + 1)
 
+    def _over(self, request: PoolRequest) -> bool:
+        return request.tier == "interactive" and self._shares.over(request.team)
+
+    def _count(self, flight: _Flight, change: int) -> None:
+        if flight.request.tier == "interactive":
+            self._shares.count(flight.request.team, change)
+
     def _stands_back(self, tier: Tier) -> bool:
         """Whether interactive requests wait elsewhere, which batch requests do not pass."""
         return tier == "batch" and self.loads.urgent_elsewhere > 0
@@ -425,6 +444,7 @@ class PoolScheduler:
     ) -> Dispatch:
         flight = _Flight(request, queued, decision, now)
         self._flights[request.id] = flight
+        self._count(flight, 1)
         if self.loads[decision.replica].queued_prefill_tokens == 0:
             self._capacity[decision.replica].began(now)
         if request.tier == "batch":
@@ -454,7 +474,7 @@ class PoolScheduler:
         best: list[_Flight] = []
         for replica, flights in self._batch.items():
             uncached = request.prompt.uncached(depths.get(replica, 0))
-            victims = self._victims(replica, flights, uncached, request.context_tokens, now)
+            victims = self._victims(replica, flights, request, uncached, now)
             if victims and (not best or len(victims) < len(best)):
                 best = victims
         return [self._take_back(flight, now) for flight in best]
@@ -474,10 +494,16 @@ class PoolScheduler:
         return Yield(flight.request.id, flight.decision.replica)
 
     def _victims(
-        self, replica: str, flights: Mapping[str, _Flight], uncached: int, context: int, now: float
+        self,
+        replica: str,
+        flights: Mapping[str, _Flight],
+        head: PoolRequest,
+        uncached: int,
+        now: float,
     ) -> list[_Flight]:
         """The youngest batch requests at a replica without which there is room; [] if never."""
         load, bound = replace(self.loads[replica]), self._capacity[replica]
+        context, over = head.context_tokens, self._over(head)
         victims = []
         for flight in reversed(list(flights.values())):
             load.running -= 1
@@ -485,7 +511,7 @@ class PoolScheduler:
             if not flight.started:
                 load.queued_prefill_tokens -= flight.decision.uncached_tokens
             victims.append(flight)
-            if bound.admits(load, uncached, context, False, now):
+            if bound.admits(load, uncached, context, False, now, over):
                 return victims
         return []
 
