@@ -427,6 +427,7 @@ class Account:
             asked_at: when they were asked for, on the monotonic clock: a late reply does not make
                 what was taken ahead last longer.
         """
+        self.recall()
         requests, tokens, self.in_progress, more, more_tokens, slots, self.window, budgets = told
         self.ahead_slots += slots
         if more or more_tokens or slots or any(ahead for _, _, ahead, _ in budgets):

@@ -322,9 +322,6 @@ class Counters:
         ms, results, told = msgspec.msgpack.decode(reply)
         now = self._clock()
         self.set_time(ms, flight.started)
-        for account in flight.accounts:
-            if account.shares:
-                account.recall()
         for account, pots, sums in zip(flight.accounts, flight.pots, told, strict=True):
             for pot in account.heard(sums, pots, flight.started):
                 self._observer.alert(account, pot)
