@@ -50,7 +50,8 @@ class AdmissionAway(Exception):
 
 @dataclass(slots=True)
 class Reservation:
-    """A request that was let in; to be settled exactly once, see `Admission.settle`."""
+    """A request that was let in; to be settled exactly once, see `Admission.settle`. One without a
+    slot holds nothing, and need not be."""
 
     accounts: tuple[Account, ...]
     pots: tuple[tuple[Pot, ...], ...]
