@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import click
 import promql_parser as promql
 import pytest
 import yaml
@@ -24,6 +25,7 @@ PROMETHEUS = ROOT / "deploy/prometheus/prometheus.yml"
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 GRAFANA = ROOT / "deploy/grafana"
 DASHBOARD = GRAFANA / "dashboards/gateway.json"
+DASHBOARDS = sorted(DASHBOARD.parent.glob("*.json"))
 
 SECRETS = {
     "SLUICE_ADMIN_KEY": "a" * 32,
@@ -43,7 +45,8 @@ SERVICES: dict[str, dict[str, Any]] = parsed(COMPOSE)["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
 GROUPS: list[dict[str, Any]] = parsed(ALERTS)["groups"]
 RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
-PANELS: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+BOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in DASHBOARDS}
+PANELS: list[dict[str, Any]] = [panel for board in BOARDS.values() for panel in board["panels"]]
 VARIABLES: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["templating"]["list"]
 
 
@@ -106,7 +109,9 @@ def test_the_cli_understands_the_command_of(name: str, monkeypatch: pytest.Monke
     command, *arguments = shlex.split(OURS[name]["command"])
     for variable, value in environment_of(OURS[name]).items():
         monkeypatch.setenv(variable, value)
-    main.commands[command].make_context(command, arguments)
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    found.make_context(command, arguments)
 
 
 def test_mounted_paths_exist() -> None:
@@ -203,11 +208,16 @@ def recorded() -> set[str]:
 
 def exported() -> dict[str, set[str]]:
     """The labels of every series that a query may name."""
+    from sluice.gateway.batch.companions import CompanionMetrics
+    from sluice.gateway.batch.metrics import BatchMetrics
     from sluice.gateway.metrics import Metrics
 
+    registry = Metrics().registry
+    BatchMetrics(registry)
+    CompanionMetrics(registry)
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
     series: dict[str, set[str]] = {name: {"model"} for name in recorded()} | {"up": set()}
-    for name, metric in Metrics().registry._names_to_collectors.items():
+    for name, metric in registry._names_to_collectors.items():
         if name.endswith(suffixes.get(getattr(metric, "_type", ""), ())):
             series[name] = {*getattr(metric, "_labelnames", ()), "le"}
     return series
@@ -281,9 +291,27 @@ def test_the_dashboard_is_where_grafana_looks() -> None:
     assert mounted in SERVICES["grafana"]["volumes"]
 
 
-def test_panels_neither_overlap_nor_overflow() -> None:
+def test_dashboards_and_panels_have_ids_of_their_own() -> None:
+    assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS) == 3
+    for board in BOARDS.values():
+        ids = [panel["id"] for panel in board["panels"]]
+        assert ids == sorted(set(ids))
+
+
+def test_each_metric_of_batches_and_auto_is_shown() -> None:
+    queries = " ".join(expressions())
+    names = {
+        name
+        for name in exported()
+        if name.startswith(("gw_batch", "gw_auto")) and not name.endswith(("_created", "_info"))
+    }
+    assert {name for name in names if name not in queries} == set()
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_neither_overlap_nor_overflow(name: str) -> None:
     taken: set[tuple[int, int]] = set()
-    for at in (panel["gridPos"] for panel in PANELS):
+    for at in (panel["gridPos"] for panel in BOARDS[name]["panels"]):
         columns, rows = range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])
         cells = {(column, row) for column in columns for row in rows}
         assert columns.stop <= 24
@@ -366,6 +394,82 @@ def in_every_window(alert: str) -> list[str]:
             UP | {"gw_usage_stream_entries": "2000x90"},
             ['alertname="LedgerBehind"'],
             id="the ledger is behind",
+        ),
+        pytest.param(
+            UP
+            | {"gw_batch_items_waiting": "5000-50x90"}
+            | {"gw_batch_oldest_seconds": "0+60x90"}
+            | {"gw_batch_window_seconds": "86400-60x90"}
+            | {'gw_batch_items_total{outcome="ok"}': "0+49x90"}
+            | {'gw_batch_items_total{outcome="failed"}': "0+1x90"}
+            | {'gw_batch_items_total{outcome="given_up"}': "0x90"}
+            | {'gw_batch_items_total{outcome="lost"}': "0x90"}
+            | {'gw_batches_ended_total{state="completed"}': "0+1x90"}
+            | {'gw_batches_ended_total{state="expired"}': "0x90"}
+            | {'gw_batch_native_items_total{provider="p", outcome="ok"}': "0+50x90"}
+            | {'gw_batch_native_items_total{provider="p", outcome="live"}': "0+1x90"}
+            | {'gw_batch_callbacks_total{outcome="failed"}': "0+1x90"}
+            | {'gw_auto_comparisons_total{outcome="compared"}': "0+2x90"}
+            | {'gw_auto_comparisons_total{outcome="failed"}': "0+1x90"}
+            | {'gw_auto_comparisons_total{outcome="over_budget"}': "0+50x90"},
+            [],
+            id="batches and comparisons go on",
+        ),
+        pytest.param(
+            UP | {'gw_batches_ended_total{state="expired"}': "0x70 1x20"},
+            ['alertname="BatchesExpire"'],
+            id="a batch has expired",
+        ),
+        pytest.param(
+            UP
+            | {'gw_batch_items_waiting{instance="a"}': "10x90"}
+            | {'gw_batch_items_waiting{instance="b"}': "10x90"}
+            | {'gw_batch_items_total{outcome="ok"}': "0+1x40 40x50"}
+            | {'gw_batch_items_total{outcome="waits"}': "0+100x90"},
+            ['alertname="BatchesStand"'],
+            id="nothing is done of a batch",
+        ),
+        pytest.param(
+            UP | {"gw_batch_oldest_seconds": "43000+60x90"},
+            ['alertname="BatchWaitsLong"'],
+            id="a batch waits for half a day",
+        ),
+        pytest.param(
+            UP | {'gw_batch_items_total{outcome="given_up"}': "0x70 1x20"},
+            ['alertname="BatchItemsGivenUp"'],
+            id="an item kills workers",
+        ),
+        pytest.param(
+            UP | {'gw_batch_items_total{outcome="lost"}': "0x51 20x40"},
+            ['alertname="BatchWorkersLost"'],
+            id="a worker is gone",
+        ),
+        pytest.param(
+            UP
+            | {'gw_batch_native_items_total{provider="p", outcome="live"}': "0+10x90"}
+            | {'gw_batch_native_items_total{provider="p", outcome="ok"}': "0+2x90"}
+            | {'gw_batch_native_items_total{provider="q", outcome="ok"}': "0+10x90"},
+            ['alertname="NativeBatchesComeToNothing"'],
+            id="a provider's batches come to nothing",
+        ),
+        pytest.param(
+            UP | {'gw_batch_callbacks_total{outcome="gave_up"}': "0x70 1x20"},
+            ['alertname="CallbacksGivenUp"'],
+            id="a team does not hear of its batch",
+        ),
+        pytest.param(
+            UP
+            | {'gw_auto_comparisons_total{outcome="no_verdict"}': "0+2x90"}
+            | {'gw_auto_comparisons_total{outcome="compared"}': "0+1x90"},
+            ['alertname="AutoComparisonsFail"'],
+            id="the judge gives no verdicts",
+        ),
+        pytest.param(
+            UP
+            | {'gw_auto_score_psi{alias="auto"}': "0.3x90"}
+            | {'gw_auto_outcome_drop{alias="auto"}': "0.05x90"},
+            ['alertname="AutoAnswersWorse"', 'alertname="AutoTrafficDrifted"'],
+            id="traffic and answers have changed",
         ),
     ],
 )

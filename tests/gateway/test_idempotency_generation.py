@@ -19,6 +19,7 @@ from sluice.gateway.idempotency.scripts import BYTES, PREFIX, TAPE
 from sluice.gateway.idempotency.tapes import Claim, Tapes, View
 from sluice.gateway.idempotency.watch import Watch
 from sluice.gateway.meter import Meter
+from sluice.gateway.output_rates import OutputRates
 from sluice.wire.usage import Usage
 from tests.servers import RunningServer
 
@@ -50,7 +51,7 @@ async def tapes(link: RedisLink) -> Tapes:
 
 def generation(tapes: Tapes, terms: Terms | None = None, **more: Any) -> Generation:
     asked = Asked(Endpoint.CHAT, [(b"x", b"y")], b"{}", time.time_ns() // 1000, time.monotonic())
-    meter = Meter({}, "gateway")
+    meter = Meter({}, "gateway", OutputRates())
     return Generation(CLAIM, asked, tapes, meter, terms or Terms(lease_seconds=0.2), **more)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.config_file import load_config
-from sluice.gateway.settings import ConfigError
+from sluice.gateway.startup_errors import ConfigError
 from tests.harness.asking import body
 from tests.harness.fixtures import model
 from tests.harness.gateway import Gateway

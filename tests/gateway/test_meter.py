@@ -12,6 +12,7 @@ from sluice.billing.prices import Price
 from sluice.gateway.auth import Principal
 from sluice.gateway.exchange import Admitted, Exchange
 from sluice.gateway.meter import Meter
+from sluice.gateway.output_rates import OutputRates
 from sluice.router.auto.decision import Decision
 from sluice.router.auto.router import AutoChoice
 from sluice.router.catalog import Tier
@@ -40,6 +41,6 @@ def exchange() -> Exchange:
 @pytest.mark.parametrize(("tier", "cost", "strong"), [("interactive", 10, 100), ("batch", 5, 50)])
 async def test_a_saving_is_of_prices_of_the_same_tier(tier: Tier, cost: int, strong: int) -> None:
     admitted = Admitted(Principal("o", "t", "team", "k"), SMALL, request("hello"), tier)
-    event = Meter(PRICES, "gateway").event(exchange(), admitted)
+    event = Meter(PRICES, "gateway", OutputRates()).event(exchange(), admitted)
     assert event.decision is not None
     assert (event.cost_nano_usd, event.decision.strong_cost_nano_usd) == (cost, strong)

@@ -11,7 +11,8 @@ import yaml
 
 from sluice.gateway.config_file import load_config
 from sluice.gateway.oidc.assembly import to_the_issuer
-from sluice.gateway.settings import Config, ConfigError
+from sluice.gateway.settings import Config
+from sluice.gateway.startup_errors import ConfigError
 
 BASE: dict[str, Any] = {
     "providers": {"sim": {"kind": "simulator"}},

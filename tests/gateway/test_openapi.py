@@ -26,6 +26,7 @@ from sluice.gateway.routes.admin.models import Configured
 from sluice.gateway.routes.batches import batches_routes
 from sluice.gateway.routes.callback_secrets import callback_secret_routes
 from sluice.gateway.routes.completions import SERVED, completion_routes
+from sluice.gateway.routes.counted_calls import CountedCalls
 from sluice.gateway.routes.feedback import feedback_routes
 from sluice.gateway.routes.files import file_routes
 from sluice.gateway.routes.health import health_routes
@@ -59,7 +60,7 @@ def described_app() -> Litestar:
             *file_routes(nothing),
             *batches_routes(nothing, nothing, nothing),
             *job_routes(nothing, nothing, nothing, 0),
-            *feedback_routes(nothing, access),
+            *feedback_routes(nothing, access, CountedCalls(access, nothing, nothing)),
             *callback_secret_routes(nothing, access),
             admin_router(nothing, access, Configured((), ()), nothing, nothing),
             *health_routes({}, frozenset(), bytes),

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from sluice.gateway.pool_metrics import MAX_REPLICAS, PoolMetrics
 from sluice.router.pool.engine_metrics import EngineReadings
+from sluice.router.pool.kv_events import Stored
 from sluice.router.pool.placement import Decision
 from sluice.router.pool.snapshot import PoolSnapshot
 from tests.router.pool.live_fakes import Harness
@@ -52,6 +53,8 @@ def test_requests_are_counted_by_class_and_reason() -> None:
     metrics.request_shed("p", "batch", "low", "wait")
     metrics.request_moved("p", "lost")
     metrics.request_yielded("p")
+    metrics.kv_events_applied("p", {"stored": 3, "removed": 2})
+    metrics.kv_events_missed("p", healed=True)
     labels = {"pool": "p", "tier": "batch", "priority": "low"}
     assert registry.get_sample_value("gw_pool_queue_seconds_count", labels) == 1
     sheds = {**labels, "reason": "wait"}
@@ -59,3 +62,20 @@ def test_requests_are_counted_by_class_and_reason() -> None:
     placed = {"pool": "p", "reason": "prefix"}
     assert registry.get_sample_value("gw_pool_placements_total", placed) == 1
     assert registry.get_sample_value("gw_pool_yields_total", {"pool": "p"}) == 1
+    stored = {"pool": "p", "event": "stored"}
+    assert registry.get_sample_value("gw_pool_kv_events_total", stored) == 3
+    healed = {"pool": "p", "outcome": "healed"}
+    assert registry.get_sample_value("gw_pool_kv_event_gaps_total", healed) == 1
+
+
+def test_who_is_heard_shows_its_blocks() -> None:
+    pool = Harness("ab", kv_events=True)
+    assert pool.pool.caches is not None
+    pool.pool.caches.begin("a")
+    pool.pool.caches.apply("a", [Stored((1, 2), None, 16, None, 0)])
+    _, registry = seen(pool)
+    shown = [
+        registry.get_sample_value("gw_pool_replica_kv_blocks", {"pool": "p", "replica": name})
+        for name in "ab"
+    ]
+    assert shown == [2, 0]

@@ -13,11 +13,8 @@ from sluice.gateway.batch.doors import create_storage
 from sluice.gateway.batch.settings import BatchSettings
 from sluice.gateway.config_file import default_config, load_config
 from sluice.gateway.environment import Environment
-from sluice.gateway.settings import (
-    Config,
-    ConfigError,
-    OpenAIProvider,
-)
+from sluice.gateway.settings import Config, OpenAIProvider
+from sluice.gateway.startup_errors import ConfigError
 
 GOOD = """\
 providers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from typing import Literal
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -39,6 +40,25 @@ class VLLMConfig:
 
     replica: str
     connect_seconds: float = 5.0
+
+
+class NoEventSource(Exception):
+    """An engine publishes no KV events, or none that can be heard from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """Where an engine publishes what happens to its KV cache, over ZeroMQ.
+
+    Attributes:
+        events: the address that it publishes at.
+        replay: where it sends again what was missed; None: it does not.
+        topic: what its messages begin with.
+    """
+
+    events: str
+    replay: str | None
+    topic: str
 
 
 class VLLMBackend:
@@ -89,6 +109,37 @@ class VLLMInspector:
         finding, body = await self._ask("GET", "/metrics", seconds)
         return body.decode(errors="replace") if finding == "ok" else None
 
+    async def event_source(self, seconds: float) -> EventSource | None:
+        """Where it publishes KV events; None: it can't be asked now.
+
+        Of what it says only the ports are used: the host is the one that it has for requests.
+
+        Raises:
+            NoEventSource: it publishes none, or those of several ranks, whose caches are apart.
+        """
+        finding, body = await self._ask("GET", "/kv_event_sources", seconds)
+        if finding != "ok":
+            return None
+        try:
+            sources = msgspec.json.decode(body, type=dict[str, _Publisher])
+        except msgspec.MsgspecError:
+            raise NoEventSource("the engine does not say where its KV events are") from None
+        if len(sources) != 1:
+            raise NoEventSource(f"the engine has {len(sources)} sources of KV events instead of 1")
+        (source,) = sources.values()
+        replay = source.replay_endpoint
+        return EventSource(
+            self._beside(source.endpoint),
+            None if replay is None else self._beside(replay),
+            source.topic,
+        )
+
+    def _beside(self, endpoint: str) -> str:
+        host, port = urlsplit(self._server).hostname or "", endpoint.rpartition(":")[2]
+        if not endpoint.startswith("tcp://") or not port.isdecimal():
+            raise NoEventSource("the engine's KV events are not at a TCP port")
+        return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
     async def close(self) -> None:
         """Release connections."""
         if self._session is not None:
@@ -135,6 +186,12 @@ def _first_model(body: bytes) -> str | None:
     except msgspec.MsgspecError:
         return None
     return listed.data[0].id if listed.data else None
+
+
+class _Publisher(msgspec.Struct):
+    endpoint: str
+    replay_endpoint: str | None = None
+    topic: str = ""
 
 
 class _Model(msgspec.Struct):

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from sluice.gateway.settings import Config, ConfigError, VLLMProvider
+from sluice.gateway.settings import Config, VLLMProvider
+from sluice.gateway.startup_errors import ConfigError
 from sluice.router.auto.documents import split_mode
 
 

@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from sluice.billing.redis_link import RedisLink
-from sluice.gateway.settings import ConfigError
+from sluice.gateway.startup_errors import CommandError, ConfigError
 
 
 def connect_redis(url: str) -> Redis:
@@ -52,3 +52,26 @@ async def connect_database(url: str) -> asyncpg.Pool:
         asyncpg.PostgresError, OSError: the database can't be reached.
     """
     return await asyncpg.create_pool(url, min_size=1, max_size=10, command_timeout=10)
+
+
+async def open_database(url: str) -> asyncpg.Pool:
+    """A pool of connections to the database of a command.
+
+    Raises:
+        CommandError: the database can't be reached.
+        ConfigError: the URL is none that Postgres has.
+        asyncpg.PostgresError: it refuses.
+    """
+    with reaching_database():
+        return await connect_database(url)
+
+
+@contextmanager
+def reaching_database() -> Iterator[None]:
+    """While connecting: what is wrong with the database's URL, or with the way there."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"can't reach the database of SLUICE_DATABASE_URL: {error}") from None
+    except ValueError:
+        raise ConfigError("SLUICE_DATABASE_URL is not a valid database URL") from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.gateway.oidc.token_file import TokenFileError, saved_token, token_path
-from sluice.gateway.settings import ConfigError
+from sluice.gateway.startup_errors import ConfigError
 
 MIN_SECRET_CHARACTERS = 32
 
@@ -105,3 +105,14 @@ class Environment:
 
 def _path(text: str | None) -> Path | None:
     return Path(text) if text else None
+
+
+def needed(value: str | None, name: str) -> str:
+    """The value of a variable.
+
+    Raises:
+        ConfigError: it is not set.
+    """
+    if value is None:
+        raise ConfigError(f"{name} is not set")
+    return value

@@ -10,24 +10,23 @@ import msgspec
 from sluice.billing.events import RouteDecision, UsageEvent
 from sluice.billing.prices import Price
 from sluice.gateway.exchange import Admitted, Exchange
+from sluice.gateway.output_rates import OutputRates
 from sluice.wire.request import Request
 from sluice.wire.usage import Usage, estimate_tokens
-
-#: Weight of the newest observation in a deployment's mean output rate.
-_RATE_WEIGHT = 0.1
 
 
 class Meter:
     """Turns exchanges into usage events."""
 
-    def __init__(self, prices: Mapping[str, Price], gateway: str) -> None:
+    def __init__(self, prices: Mapping[str, Price], gateway: str, rates: OutputRates) -> None:
         """Args:
         prices: by model name; a model without one is free.
         gateway: this process's id.
+        rates: learn by whole answers.
         """
         self._prices = prices
         self._gateway = gateway
-        self._rates: dict[str, float] = {}
+        self._rates = rates
 
     def event(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:
         """The event of an exchange that has ended."""
@@ -109,11 +108,7 @@ class Meter:
     def learn(self, exchange: Exchange, usage: Usage) -> None:
         """Take a complete answer into its deployment's output rate."""
         seconds = time.monotonic() - exchange.attempt_started_at
-        if seconds <= 0 or not usage.output_tokens:
-            return
-        rate = usage.output_tokens / seconds
-        known = self._rates.get(exchange.deployment_name, rate)
-        self._rates[exchange.deployment_name] = known + _RATE_WEIGHT * (rate - known)
+        self._rates.learn(exchange.deployment_name, seconds, usage.output_tokens)
 
     def partial(self, exchange: Exchange, request: Request) -> Usage:
         """What was used by an answer that broke off.
@@ -125,10 +120,9 @@ class Meter:
         if exchange.stream is not None:
             return exchange.stream.usage(request.prompt_characters)
         output = 0
-        if not request.stream and request.max_tokens is not None:
+        if not request.stream:
             seconds = time.monotonic() - exchange.attempt_started_at
-            rate = self._rates.get(exchange.deployment_name, 0.0)
-            output = min(int(rate * seconds), request.max_tokens)
+            output = self._rates.likely(exchange.deployment_name, seconds, request.max_tokens)
         return Usage(
             estimate_tokens(request.prompt_characters), output_tokens=output, estimated=True
         )

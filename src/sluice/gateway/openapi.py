@@ -70,7 +70,7 @@ _REASONS = {
     415: "The body is compressed",
     416: "The file ends before the range begins",
     422: "The `Idempotency-Key` was used for a request with another body",
-    429: "The upstream's limit, with its `retry-after`",
+    429: "A limit of the caller's, or the upstream's, with its `retry-after`",
     500: "A fault of the gateway's; also when a charge could not be made durable",
     502: "The upstream failed, answered nonsense, or refused the gateway's credential",
     503: "The upstream is overloaded, the gateway drains, or what it needs is away",
@@ -144,6 +144,7 @@ class _Handled:
             without a `body`, instead.
         media: of the answer.
         partial: ranges of the answer may be asked for.
+        keyed: an `Idempotency-Key` is honoured.
     """
 
     errors: tuple[int, ...]
@@ -155,6 +156,7 @@ class _Handled:
     other_bodies: tuple[tuple[str, str], ...] = ()
     media: str = JSON
     partial: bool = False
+    keyed: bool = False
 
     @property
     def bodies(self) -> dict[str, str]:
@@ -163,7 +165,7 @@ class _Handled:
 
 
 _ADMIN = (401, 403, 500, 503)
-_OWN = (401, 403, 404, 500, 503)
+_OWN = (401, 403, 404, 429, 500, 503)
 
 
 def _listed(answer: str) -> _Handled:
@@ -203,27 +205,31 @@ _CONTROL_PLANE: dict[tuple[str, str], _Handled] = {
         (400, 401, 404, 413, 500), body="CountTokensRequest", answer="TokenCount"
     ),
     ("/v1/files", "post"): _Handled(
-        (400, 401, 403, 413, 415, 429, 500, 503),
+        (400, 401, 403, 409, 413, 415, 422, 429, 500, 503),
         answer="File",
         other_bodies=((FORM, "FileUpload"),),
+        keyed=True,
     ),
-    ("/v1/files", "get"): _Handled((400, 401, 403, 500, 503), answer="Files"),
+    ("/v1/files", "get"): _Handled((400, 401, 403, 429, 500, 503), answer="Files"),
     ("/v1/files/{file_id}", "get"): _Handled(_OWN, answer="File"),
     ("/v1/files/{file_id}", "delete"): _Handled((409, *_OWN), answer="DeletedFile"),
     ("/v1/files/{file_id}/content", "get"): _Handled(
         (416, *_OWN), answer="Bytes", media=BYTES, partial=True
     ),
-    ("/v1/batches", "post"): _Handled((400, 413, *_OWN), body="NewBatch", answer="Batch"),
-    ("/v1/batches", "get"): _Handled((400, 401, 403, 500, 503), answer="Batches"),
+    ("/v1/batches", "post"): _Handled(
+        (400, 409, 413, 422, *_OWN), body="NewBatch", answer="Batch", keyed=True
+    ),
+    ("/v1/batches", "get"): _Handled((400, 401, 403, 429, 500, 503), answer="Batches"),
     ("/v1/batches/{batch_id}", "get"): _Handled(_OWN, answer="Batch"),
     ("/v1/batches/{batch_id}/cancel", "post"): _Handled((409, *_OWN), answer="Batch"),
     ("/v1/batch", "post"): _Handled(
-        (400, 413, 415, 429, *_OWN),
+        (400, 409, 413, 415, 422, *_OWN),
         body="NewJob",
         answer="Job",
         other_bodies=((FORM, "JobForm"), (LINES, "Lines")),
+        keyed=True,
     ),
-    ("/v1/batch", "get"): _Handled((400, 401, 403, 500, 503), answer="Jobs"),
+    ("/v1/batch", "get"): _Handled((400, 401, 403, 429, 500, 503), answer="Jobs"),
     ("/v1/batch/{batch_id}", "get"): _Handled(_OWN, answer="Job"),
     ("/v1/batch/{batch_id}/cancel", "post"): _Handled((409, *_OWN), answer="Job"),
     ("/v1/batch/{batch_id}/results", "get"): _Handled(
@@ -441,6 +447,10 @@ def _fill_in(operation: dict[str, Any], path: str, handled: _Handled) -> None:
         responses["304"] = {"description": "It is as it was", "headers": _REQUEST_ID | _TAG}
     if handled.answer is not None:
         success["content"] = _content(handled.answer, handled.media)
+    if handled.keyed:
+        operation.setdefault("parameters", []).append(
+            _header("idempotency-key", _KEY, "Calls with one key make one")
+        )
     if handled.partial:
         operation.setdefault("parameters", []).append(
             _header("range", {"type": "string"}, "One range of bytes")

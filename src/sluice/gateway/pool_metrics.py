@@ -4,13 +4,14 @@ small fixed sets."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sluice.router.pool.fair_queue import Priority, Tier
+from sluice.router.pool.kv_events import EventKind
 from sluice.router.pool.membership import Event, State
 from sluice.router.pool.observer import MoveReason
 from sluice.router.pool.placement import Decision
@@ -47,6 +48,7 @@ _READINGS: dict[str, tuple[str, Reading]] = {
     "prefix_queries": ("Tokens looked up in its prefix cache.", lambda r: r.prefix_queries),
     "prefix_hits": ("Tokens found in its prefix cache.", lambda r: r.prefix_hits),
     "preemptions": ("Requests that it preempted.", lambda r: r.preemptions),
+    "kv_blocks": ("Blocks in its prefix cache, by its events.", lambda r: r.kv_blocks),
 }
 
 
@@ -88,6 +90,18 @@ class PoolMetrics:
         )
         self._yields = Counter(
             "gw_pool_yields", "Batch requests taken back.", ("pool",), registry=registry
+        )
+        self._kv_events = Counter(
+            "gw_pool_kv_events",
+            "Blocks that engines said were stored or removed, and caches cleared.",
+            ("pool", "event"),
+            registry=registry,
+        )
+        self._kv_gaps = Counter(
+            "gw_pool_kv_event_gaps",
+            "Times that an engine's messages were missed; healed: it sent them again.",
+            ("pool", "outcome"),
+            registry=registry,
         )
         self._replicas = {
             name: Gauge(
@@ -153,6 +167,15 @@ class PoolMetrics:
                 value = reading(replica)
                 if value is not None:
                     self._replicas[name].labels(pool, replica.id).set(value)
+
+    def kv_events_applied(self, pool: str, counts: Mapping[EventKind, int]) -> None:
+        """See `PoolObserver`."""
+        for kind, count in counts.items():
+            self._kv_events.labels(pool, kind).inc(count)
+
+    def kv_events_missed(self, pool: str, healed: bool) -> None:
+        """See `PoolObserver`."""
+        self._kv_gaps.labels(pool, "healed" if healed else "lost").inc()
 
     def _forget(self, pool: str, replica: str) -> None:
         """Take a replica's series away. Among siblings they can't be, and stay as those of one that

@@ -37,6 +37,7 @@ def pool_config(name: str, provider: VLLMProvider) -> PoolConfig:
         prefill_rate=given.prefill_tokens_per_second,
         bytes_per_token=given.bytes_per_token,
         engine_priority=given.engine_priority,
+        kv_events=given.kv_events,
         team_weights=given.team_weights,
         team_priorities=given.team_priorities,
         replica_header=given.replica_header,

@@ -36,10 +36,6 @@ from sluice.router.pool.fair_queue import Priority
 from sluice.router.pool.placement import PolicyName
 
 
-class ConfigError(Exception):
-    """The configuration can't be used; the message says what is wrong, and where."""
-
-
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
 
@@ -186,6 +182,7 @@ class PoolSettings(_Strict):
     prefill_tokens_per_second: float = Field(8_000.0, gt=0)
     bytes_per_token: float = Field(4.0, ge=1, le=20)
     engine_priority: bool = False
+    kv_events: bool = False
     team_weights: dict[str, float] = Field(default={})
     team_priorities: dict[str, Priority] = Field(default={})
     ageing_seconds: float = Field(10.0, gt=0)

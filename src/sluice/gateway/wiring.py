@@ -34,11 +34,13 @@ from sluice.gateway.environment import Environment
 from sluice.gateway.idempotency.assembly import Idempotency, create_idempotency
 from sluice.gateway.key_files import KeyFiles
 from sluice.gateway.learning.assembly import Learning, create_learning
+from sluice.gateway.learning.side_calls import SideCalls
 from sluice.gateway.lifeline import Lifelines
 from sluice.gateway.listener import ConnectionLimits
 from sluice.gateway.meter import Meter
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.oidc.assembly import SignIn, sign_in
+from sluice.gateway.output_rates import OutputRates
 from sluice.gateway.pipeline import Pipeline
 from sluice.gateway.pool_metrics import PoolMetrics
 from sluice.gateway.pool_wiring import create_pools
@@ -55,6 +57,7 @@ from sluice.gateway.routes.admin.models import Configured
 from sluice.gateway.routes.admin.routing import Routing
 from sluice.gateway.routes.callback_secrets import callback_secret_routes
 from sluice.gateway.routes.completions import completion_routes
+from sluice.gateway.routes.counted_calls import CountedCalls
 from sluice.gateway.routes.feedback import feedback_routes
 from sluice.gateway.routes.health import Check, health_routes
 from sluice.gateway.routes.limits import limit_routes
@@ -90,9 +93,6 @@ from sluice.router.plan import Fallbacks
 from sluice.router.policy import Router
 from sluice.router.pool.pools import Pools
 from sluice.router.shadows import Shadows
-
-#: Bound on output that the first team gets, so that a bare SDK call works.
-FIRST_TEAM_MAX_TOKENS = 1024
 
 _log = structlog.get_logger("sluice")
 
@@ -338,7 +338,8 @@ def create_gateway(
     quotas = create_quotas(
         config.admission, gateway_id, pool, link, ring, metrics, metrics.sharers.set
     )
-    meter = Meter(prices, gateway_id)
+    rates = OutputRates()
+    meter = Meter(prices, gateway_id, rates)
     idempotency = create_idempotency(config, link, recorder, meter, metrics)
     breakers = create_breakers(config, metrics)
     pooled = create_pools(
@@ -359,12 +360,10 @@ def create_gateway(
         pool,
         ring=ring,
         catalog=catalog,
-        dispatcher=dispatcher,
         prices=prices,
-        charges=recorder,
+        calls=SideCalls(dispatcher, prices, recorder, rates, gateway_id),
         scorers=scorers,
         metrics=metrics,
-        gateway=gateway_id,
     )
     auto = AutoRouter(catalog, table, router, scorers, calibration, Standings())
     pipeline = Pipeline(
@@ -397,7 +396,8 @@ def create_gateway(
     persons = [] if people is None else [people.authentication.administrator]
     access = Access(ring, [by_token(tokens), *persons])
     storage = create_storage(config.batch, environment.files)
-    doors = create_batch_doors(config, storage, pool, catalog, auto.alias_of, access)
+    counted = CountedCalls(access, quotas.admission, metrics)
+    doors = create_batch_doors(config, storage, pool, catalog, auto.alias_of, access, counted)
     routes = [
         *(people.routes if people is not None else ()),
         *completion_routes(pipeline),
@@ -408,7 +408,7 @@ def create_gateway(
         ),
         *limit_routes(catalog, access, quotas.standing.of),
         *usage_routes(UsageReports(pool), Teams(pool), access),
-        *feedback_routes(learning.box, access),
+        *feedback_routes(learning.box, access, counted),
         *doors.routes,
         *callback_secret_routes(callback_secrets, access),
         admin_router(pool, access, configured_models(config), pools, routing),

@@ -41,7 +41,7 @@ from sluice.backends.worker.watch import WatchConfig
 from sluice.backends.worker.worker import ExitCode, StopRequest, Worker, WorkerConfig
 from sluice.gateway.environment import AdminAccess, Environment
 from sluice.gateway.logs import configure_logs
-from sluice.gateway.settings import ConfigError
+from sluice.gateway.startup_errors import ConfigError
 
 #: vLLM's server, in the environment that the worker itself runs in.
 OWN_VLLM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
@@ -64,6 +64,7 @@ class WorkerOptions:
         pool: to join another than the registry's.
         host, port: where the engine listens.
         advertise: the engine's URL for gateways; None: this host's name.
+        kv_events_port: where it publishes what happens to its prefix cache; None: it does not.
         program: what starts vLLM's server.
         verified: where checksums of unchanged files are kept.
         registry: until the registry must have answered.
@@ -78,6 +79,7 @@ class WorkerOptions:
     host: str
     port: int
     advertise: str | None
+    kv_events_port: int | None
     program: Sequence[str]
     verified: Path | None
     registry: float
@@ -108,6 +110,11 @@ class WorkerOptions:
 @click.option("--host", default="0.0.0.0", show_default=True, help="Where the engine listens.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--advertise", metavar="URL", help="The engine's address for gateways.")
+@click.option(
+    "--kv-events-port",
+    type=click.IntRange(1, 65534),
+    help="Publish what happens to its prefix cache here, for gateways; the next port is taken too.",
+)
 @click.option("--engine-command", help="Starts vLLM's server; by default this Python's vLLM.")
 @click.option(
     "--verified-cache",
@@ -134,6 +141,7 @@ def worker(
     host: str,
     port: int,
     advertise: str | None,
+    kv_events_port: int | None,
     engine_command: str | None,
     verified_cache: Path | None,
     no_verified_cache: bool,
@@ -162,6 +170,7 @@ def worker(
         host=host,
         port=port,
         advertise=advertise,
+        kv_events_port=kv_events_port,
         program=OWN_VLLM if engine_command is None else shlex.split(engine_command),
         verified=None if no_verified_cache else verified_cache or _default_cache(),
         registry=registry_seconds,
@@ -232,7 +241,13 @@ async def _serve(
 def _config(options: WorkerOptions, model: ServedModel, weights: Path) -> WorkerConfig:
     return WorkerConfig(
         command=engine_command(
-            options.program, model, weights, options.host, options.port, options.extra
+            options.program,
+            model,
+            weights,
+            options.host,
+            options.port,
+            options.extra,
+            options.kv_events_port,
         ),
         environment=engine_environment(os.environ),
         weights=weights,

@@ -137,6 +137,16 @@ def test_the_command_line_has_limits_where_there_are_some() -> None:
     assert command.endswith("--runner pooling --convert embed")
 
 
+def test_an_engine_that_publishes_has_two_ports_for_it() -> None:
+    command = engine_command(["vllm"], MODEL, Path("/w"), "h", 1, ["--last"], kv_events_port=5557)
+    assert command[-3:] == [
+        "--kv-events-config",
+        '{"enable_kv_cache_events":true,"publisher":"zmq",'
+        '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}',
+        "--last",
+    ]
+
+
 def test_the_engine_gets_no_secrets_and_fetches_nothing() -> None:
     inherited = {"PATH": "/bin", "SLUICE_ADMIN_KEY": "secret", "PYTHONPATH": "/src"}
     assert engine_environment(inherited) == {

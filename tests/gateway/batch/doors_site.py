@@ -8,7 +8,7 @@ import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import httpx2
@@ -20,7 +20,10 @@ from sluice.gateway.batch.doors import create_batch_doors
 from sluice.gateway.batch.ids import private_id
 from sluice.gateway.batch.storage import Storage
 from sluice.gateway.batch.sweeper import FileSweeper
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.quotas.admission import Admission
 from sluice.gateway.routes.access import Access
+from sluice.gateway.routes.counted_calls import CountedCalls
 from sluice.gateway.settings import Config
 from sluice.gateway.tenancy.changes import Changes
 from sluice.gateway.wiring import create_catalog
@@ -85,13 +88,15 @@ class DoorsSite:
         self._tenants = Tenants(pool)
         self._teams: list[uuid.UUID] = []
         config = doors_config(**batch)
+        access, without_limits = Access(self._ring), cast("Admission", None)
         doors = create_batch_doors(
             config,
             self.storage,
             pool,
             create_catalog(config),
             lambda name, team: "auto" if name == "auto" else None,
-            Access(self._ring),
+            access,
+            CountedCalls(access, without_limits, Metrics()),
         )
         self.sweeper: FileSweeper = doors.sweeper
         with warnings.catch_warnings():  # of how the handlers declare their parameters

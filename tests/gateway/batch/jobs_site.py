@@ -10,7 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
-from sluice.gateway.batch.batches import Batch, Batches, NewBatch
+from sluice.gateway.batch.batches import Batch, Batches, BatchQuota, NewBatch
 from sluice.gateway.batch.files import NewFile, begin
 from sluice.gateway.batch.lines import Scan
 from sluice.gateway.batch.storage import Storage
@@ -51,7 +51,7 @@ class JobsSite:
     def __init__(self, pool: asyncpg.Pool, storage: Storage) -> None:
         self.pool = pool
         self.storage = storage
-        self.batches = Batches(pool)
+        self.batches = Batches(pool, BatchQuota(1_000, 1_000_000))
 
     async def team(self, key: str = TEAM_KEY) -> tuple[UUID, UUID]:
         """The first team and its key, made if they are not there."""

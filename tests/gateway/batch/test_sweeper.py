@@ -53,13 +53,13 @@ async def test_expired_contents_go(site: DoorsSite) -> None:
 async def test_an_upload_whose_gateway_died_goes(site: DoorsSite) -> None:
     await site.key()
     team = await site.pool.fetchval("SELECT max(id::text)::uuid FROM teams")
-    room = await Files(site.pool, 10).reserve(team, 7, 100, None)
+    room = await Files(site.pool, 10, 10).reserve(team, 7, 100, None)
     await site.storage.write(room.object, one(b"x"))
     with pytest.raises(OverQuota):
-        await Files(site.pool, 10).reserve(team, 7, 100, None)
+        await Files(site.pool, 10, 10).reserve(team, 7, 100, None)
     await sweeper(site).sweep()
     assert (site.objects(), await records(site)) == ([], 0)
-    await Files(site.pool, 10).reserve(team, 7, 100, None)
+    await Files(site.pool, 10, 10).reserve(team, 7, 100, None)
 
 
 async def test_an_open_batch_keeps_its_input(site: DoorsSite) -> None:

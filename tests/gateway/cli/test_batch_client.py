@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from sluice.gateway.cli.batch_client import BatchClient
-from sluice.gateway.operations import CommandError
+from sluice.gateway.startup_errors import CommandError
 
 
 async def lines(follow: bool) -> list[bytes]:
@@ -46,3 +46,26 @@ async def test_a_server_that_falls_silent_is_asked_for_the_rest() -> None:
 async def test_what_is_not_followed_is_not_waited_for() -> None:
     with pytest.raises(CommandError, match="can't reach"):
         await lines(follow=False)
+
+
+async def test_whoever_looks_too_often_waits_as_long_as_he_is_told() -> None:
+    asked = 0
+
+    async def batch(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            return web.json_response({}, status=429, headers={"retry-after": "0"})
+        return web.json_response({"batch_id": "b"})
+
+    async def cancel(_: web.Request) -> web.Response:
+        return web.json_response({}, status=429, headers={"retry-after": "0"})
+
+    app = web.Application()
+    app.router.add_get("/v1/batch/b", batch)
+    app.router.add_post("/v1/batch/b/cancel", cancel)
+    async with TestServer(app, host="127.0.0.1") as server, aiohttp.ClientSession() as session:
+        client = BatchClient(session, f"http://127.0.0.1:{server.port}")
+        assert await client.get("b") == {"batch_id": "b"}
+        with pytest.raises(CommandError, match="status 429"):
+            await client.cancel("b")

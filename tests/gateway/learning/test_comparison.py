@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -14,10 +15,12 @@ import uuid_utils
 from sluice.backends.base import ConnectionLost, Endpoint
 from sluice.billing.events import UsageEvent
 from sluice.billing.prices import Price
-from sluice.gateway.learning.comparison import Answered, Comparisons, Payer
+from sluice.gateway.learning.comparison import Answered, Comparisons
 from sluice.gateway.learning.judging import JUDGE_TOKENS, strong_is_first
 from sluice.gateway.learning.labels import Labels
+from sluice.gateway.learning.side_calls import Payer, SideCalls
 from sluice.gateway.learning.spending import DailyBudget
+from sluice.gateway.output_rates import OutputRates
 from sluice.router.catalog import Deployment, Model
 from sluice.router.dispatch import StreamStart, UpstreamFailure
 from sluice.router.plan import Route
@@ -40,10 +43,18 @@ PAYER = Payer(str(UUID(int=7)), str(UUID(int=8)))
 PRICES = {"other": Price(output=1_000_000), "judge": Price(output=2_000_000)}  # a token: 1, 2
 ENOUGH = 10_000
 
+#: `other` generates 1,000 tokens a second.
+RATES = OutputRates()
+RATES.learn("provider/other", 1.0, 1_000)
+
 
 def said(text: str | None, tokens: int = 10) -> Answer:
     body = {"choices": [{"message": {"content": text}}]}
     return Answer(json.dumps(body).encode(), Usage(output_tokens=tokens))
+
+
+#: Of a model that does not answer.
+NEVER = object()
 
 
 class Upstreams:
@@ -52,10 +63,19 @@ class Upstreams:
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
         self.calls: dict[str, Call] = {}
+        self.reached = asyncio.Event()
 
     async def dispatch(self, route: Route, call: Call, observer: Any) -> Any:
-        self.calls[route.model.name] = call
-        answer = self.answers[route.model.name]
+        name = route.model.name
+        self.calls[name] = call
+        answer = self.answers[name]
+        step: Any = SimpleNamespace(deployment=route.model.deployments[0], number=1)
+        observer.attempt_started(step, ())
+        if isinstance(answer, StreamStart):
+            observer.attempt_streams(answer.stream)
+        if answer is NEVER:
+            self.reached.set()
+            await asyncio.Event().wait()
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -83,13 +103,11 @@ class Site:
         self.charged = Charged()
         anything: Any = self.upstreams
         self.comparisons = Comparisons(
-            dispatcher=anything,
+            calls=SideCalls(anything, PRICES, self.charged, RATES, "gateway-1", call_seconds=0.2),
             judge=lambda: JUDGE if "judge" in answers else None,
             prices=PRICES,
-            charges=self.charged,
             budget=DailyBudget(pool, budget),
             labels=Labels(pool),
-            gateway="gateway-1",
         )
 
     async def label(self) -> tuple[Any, ...] | None:
@@ -165,6 +183,9 @@ class _Response:
         piece: Any = self.pieces.pop(0) if self.pieces else b""
         if isinstance(piece, Exception):
             raise piece
+        if isinstance(piece, asyncio.Event):
+            piece.set()
+            await asyncio.Event().wait()
         assert isinstance(piece, bytes)
         return piece
 
@@ -230,7 +251,7 @@ FAILURE = UpstreamFailure(ErrorDetail("no"), 500)
         ({"other": said(None), "judge": said("{}")}, "no_answer", 10),
         ({"other": said("five"), "judge": said("I can't say")}, "no_verdict", 30),
         ({"other": said("five")}, "failed", 0),
-        ({"other": TimeoutError(), "judge": said("{}")}, "failed", 100 + 2 * JUDGE_TOKENS),
+        ({"other": NEVER, "judge": said("{}")}, "failed", 100 + 2 * JUDGE_TOKENS),
     ],
 )
 async def test_what_may_go_wrong(
@@ -246,3 +267,57 @@ async def test_beyond_the_budget_nobody_is_asked(pool: asyncpg.Pool) -> None:
     site = Site(pool, budget=100, other=said("five"), judge=said("{}"))
     assert await site.comparisons.compare(answered(), PAYER) == "over_budget"
     assert site.upstreams.calls == {}
+
+
+async def cancelled(site: Site, reached: asyncio.Event, about: Answered) -> UsageEvent:
+    """What is charged of a comparison that is cancelled when it has come so far."""
+    task = asyncio.create_task(site.comparisons.compare(about, PAYER))
+    async with asyncio.timeout(5):
+        await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return site.charged.events[-1]
+
+
+@pytest.mark.parametrize("slow", ["other", "judge"])
+async def test_a_call_that_is_cancelled_is_charged_by_estimate(
+    pool: asyncpg.Pool, slow: str
+) -> None:
+    answers: dict[str, Any] = {"other": said("five"), "judge": said("{}"), slow: NEVER}
+    site = Site(pool, **answers)
+    event = await cancelled(site, site.upstreams.reached, answered())
+    assert (event.model_used, event.status, event.error_code) == (slow, "error", "shutting_down")
+    assert event.estimated
+    assert event.input_tokens > 0
+    assert len(site.charged.events) == (1 if slow == "other" else 2)
+    assert await site.spent() == 100 + 2 * JUDGE_TOKENS, "all that was set aside"
+
+
+async def test_a_call_that_takes_too_long_is_charged_as_its_model_generates(
+    pool: asyncpg.Pool,
+) -> None:
+    site = Site(pool, other=NEVER, judge=said("never asked"))
+    assert await site.comparisons.compare(answered(), PAYER) == "failed"
+    [event] = site.charged.events
+    assert (event.status, event.error_code) == ("error", "upstream_timeout")
+    assert event.output_tokens == 100, "a fifth of a second at 1,000 tokens a second, and its bound"
+    assert event.cost_nano_usd == 100
+
+
+async def test_a_stream_that_is_cancelled_is_charged_for_what_has_come(pool: asyncpg.Pool) -> None:
+    reached = asyncio.Event()
+    response = _Response(b'data: {"choices": []}\n\n', reached)
+    site = Site(pool, other=streamed(response), judge=said("never asked"))
+    event = await cancelled(site, reached, answered(stream=True))
+    assert (event.status, event.cost_nano_usd) == ("error", 3)
+    assert response.closed
+
+
+async def test_nothing_is_charged_of_what_nobody_was_asked(pool: asyncpg.Pool) -> None:
+    site = Site(pool, budget=100, other=NEVER, judge=said("{}"))
+    task = asyncio.create_task(site.comparisons.compare(answered(), PAYER))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert site.charged.events == []

@@ -11,8 +11,9 @@ import pytest
 from sluice.backends.base import Endpoint
 from sluice.gateway.auth import Principal
 from sluice.gateway.exchange import Admitted, Exchange
-from sluice.gateway.learning.comparison import Answered, Payer
+from sluice.gateway.learning.comparison import Answered
 from sluice.gateway.learning.observer import AnswerObserver, Sampling
+from sluice.gateway.learning.side_calls import Payer
 from sluice.gateway.relay import WholeEnding
 from sluice.gateway.tenancy.limits import Limits, Policy, Scope
 from sluice.router.auto.decision import Decision

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import httpx
@@ -24,7 +25,8 @@ from tests.gateway.learning.synthetic import MARKER, answer, is_hard, prompts
 from tests.harness.fixtures import StartGateway, model
 from tests.harness.gateway import ADMIN_KEY, TEAM_KEY, Gateway, sluice
 from tests.harness.polling import eventually
-from tests.harness.upstream import Upstream
+from tests.harness.twins import answer_all
+from tests.harness.upstream import Call, Upstream
 
 LEARNT_FROM, TRIED_ON = 240, 80
 SHARE = 0.5
@@ -293,3 +295,31 @@ def test_feedback_that_is_none(gateway: Gateway, members: dict[str, Any], param:
     response = gateway.request("POST", "/v1/feedback", body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+def test_what_a_gateway_asked_for_when_it_stops_is_charged(
+    gateway: Gateway, caller: Caller, upstream: Upstream
+) -> None:
+    """The last one: the gateway is gone after it."""
+    asked: list[str] = []
+
+    def answer_once(call: Call) -> None:
+        asked.append(call.json["model"])
+        if len(asked) == 1:
+            answer_all(call)
+        else:
+            call.wait_for_client_to_leave()
+
+    text = f"stopping {uuid4().hex}"
+    upstream.on(text, answer_once)
+    caller.ask(text)
+    eventually(lambda: len(asked) == 2, 10)
+    gateway.stop()
+    query = (
+        "SELECT model_used, tier, status, estimated, input_tokens, cost_nano_usd FROM usage_records"
+        " WHERE error_code = 'shutting_down'"
+    )
+    [charged] = eventually(lambda: rows(gateway, query), 20)
+    assert tuple(charged)[:4] == (asked[1], "batch", "error", True)
+    assert charged["input_tokens"] > 0
+    assert charged["cost_nano_usd"] > 0

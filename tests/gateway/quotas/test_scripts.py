@@ -45,7 +45,7 @@ async def test_when_the_whole_minute_is_promised_all_others_are_told_a_minute(
 
     async def ask(requests: int) -> list[Any]:
         scope = [key, 3, -1, -1, 0, [], (0, 0, 0), []]
-        message = ("one", [scope], [[10, 0, 1]] * requests)
+        message = ("one", [scope], [[10, 0, 1, 1]] * requests)
         reply = await script.run(link, msgspec.msgpack.encode(message))
         answers: list[Any] = msgspec.msgpack.decode(reply)[1]
         return answers

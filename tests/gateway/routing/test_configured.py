@@ -10,7 +10,7 @@ from sluice.billing.prices import Price
 from sluice.gateway.config_file import load_config
 from sluice.gateway.routing.checks import check_document, standing
 from sluice.gateway.routing.configured import configured_documents
-from sluice.gateway.settings import ConfigError
+from sluice.gateway.startup_errors import ConfigError
 from sluice.gateway.tenancy.refusals import Conflict
 from sluice.router.auto.documents import RoutingDocument
 from sluice.router.auto.table import RoutingTable

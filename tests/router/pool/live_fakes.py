@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -21,6 +22,7 @@ from sluice.backends.base import (
 from sluice.backends.vllm import VLLM_DIALECT, Finding, VLLMConfig, VLLMInspector
 from sluice.router.pool.config import PoolConfig
 from sluice.router.pool.fair_queue import Priority, Tier
+from sluice.router.pool.kv_events import EventKind
 from sluice.router.pool.membership import Event, State
 from sluice.router.pool.observer import MoveReason
 from sluice.router.pool.placement import Decision
@@ -131,6 +133,8 @@ class Watcher:
         self.yields = 0
         self.changes: list[tuple[str, State, State]] = []
         self.left: list[str] = []
+        self.kv_events: Counter[EventKind] = Counter()
+        self.kv_gaps: list[bool] = []
 
     def request_placed(
         self, pool: str, tier: Tier, priority: Priority, queued: float, decision: Decision
@@ -156,6 +160,12 @@ class Watcher:
 
     def pool_seen(self, pool: str, snapshot: PoolSnapshot) -> None:
         pass
+
+    def kv_events_applied(self, pool: str, counts: Mapping[EventKind, int]) -> None:
+        self.kv_events.update(counts)
+
+    def kv_events_missed(self, pool: str, healed: bool) -> None:
+        self.kv_gaps.append(healed)
 
 
 class Clock:

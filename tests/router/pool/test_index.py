@@ -143,3 +143,15 @@ def test_too_little_believed_lets_it_grow_to_what_was_declared() -> None:
     assert index.capacity("a") == 100
     index.correct("a", (1, 2), believed=2, cached=2)
     assert index.capacity("a") == 100
+
+
+def test_who_evicts_has_no_room_to_spare() -> None:
+    index = PrefixIndex()
+    index.add("a", 100)
+    index.insert("a", (1, 2, 3))
+    assert index.free("a") == 97
+    index.evicted("a", (3, 9))
+    assert (index.depth("a", (1, 2, 3)), index.free("a")) == (2, 0)
+    index.evicted("b", (1,))
+    index.clear("a")
+    assert index.free("a") == 100

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from sluice.backends.worker.model import ServedModel
 
 #: Not for the engine, which runs code of others beside the weights: what opens the platform's own
@@ -22,6 +24,7 @@ def engine_command(
     host: str,
     port: int,
     extra: Sequence[str] = (),
+    kv_events_port: int | None = None,
 ) -> list[str]:
     """The engine's command line.
 
@@ -31,6 +34,8 @@ def engine_command(
         weights: the directory of its weights.
         host, port: where it listens.
         extra: the operator's own options; the last word is theirs.
+        kv_events_port: where it publishes what happens to its prefix cache; the next one is for
+            what was missed. None: it does not.
     """
     engine, parallel = model.engine, model.parallelism
     command = [
@@ -55,9 +60,21 @@ def engine_command(
     for option, value in limits.items():
         if value is not None:
             command += [option, str(value)]
+    if kv_events_port is not None:
+        command += ["--kv-events-config", _kv_events(kv_events_port)]
     if model.embeds:
         command += ["--runner", "pooling", "--convert", "embed"]
     return [*command, *extra]
+
+
+def _kv_events(port: int) -> str:
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{port}",
+        "replay_endpoint": f"tcp://*:{port + 1}",
+    }
+    return msgspec.json.encode(config).decode()
 
 
 def engine_environment(inherited: Mapping[str, str]) -> dict[str, str]:

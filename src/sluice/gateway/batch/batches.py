@@ -14,9 +14,9 @@ import msgspec
 import uuid_utils.compat
 
 from sluice.gateway.batch import statements
-from sluice.gateway.batch.files import LIVE, File, NewFile, complete
+from sluice.gateway.batch.files import LIVE, File, NewFile, TooMany, complete
 from sluice.gateway.batch.lines import InputLine
-from sluice.gateway.batch.once import Once
+from sluice.gateway.batch.once import MadeMeanwhile, Once
 from sluice.gateway.tenancy.limits import Priority
 from sluice.gateway.tenancy.transactions import Connection
 
@@ -42,10 +42,6 @@ _ROWS_A_TURN = 200
 
 #: How often it is looked for more results of a batch that runs, in seconds.
 FOLLOW_SECONDS = 0.5
-
-
-class MadeMeanwhile(Exception):
-    """Another call with the same key has made a batch."""
 
 
 class InputGone(Exception):
@@ -122,6 +118,20 @@ class NewBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchQuota:
+    """What one team may have on record, however its batches ended: their records and results stay
+    for a while, and nobody's calls take them away.
+
+    Attributes:
+        batches: how many.
+        requests: in all of them.
+    """
+
+    batches: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResultLine:
     """What came of an item: a line of the output file or the error file, and its number in the
     order in which results came."""
@@ -163,8 +173,30 @@ _ITEM_COLUMNS = (
 class Batches:
     """Makes, reads and cancels batches. Each call sees one team's batches."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, quota: BatchQuota) -> None:
         self._pool = pool
+        self._quota = quota
+
+    async def check_room(self, team_id: UUID, requests: int = 1) -> None:
+        """See whether a team may have one more batch. Batches that are made at the same time don't
+        see each other.
+
+        Args:
+            team_id: whose.
+            requests: in the new one, as far as is known.
+
+        Raises:
+            TooMany: see there.
+        """
+        [held] = await self._pool.fetch(
+            "SELECT count(*) AS batches, coalesce(sum(total), 0)::bigint AS requests FROM batches"
+            " WHERE team_id = $1",
+            team_id,
+        )
+        if held["batches"] >= self._quota.batches:
+            raise TooMany("batches", self._quota.batches)
+        if held["requests"] + requests > self._quota.requests:
+            raise TooMany("requests", self._quota.requests)
 
     async def create(self, new: NewBatch, items: Sequence[InputLine], input_file: File) -> Batch:
         """Make a batch of a file, with all its items or not at all.
@@ -200,19 +232,19 @@ class Batches:
         )
         return None if row is None else _batch(row)
 
-    async def made_by(self, team_id: UUID, call: Once) -> tuple[Batch, bool] | None:
-        """The batch that a call with a key has made, and whether its content was the same; None:
+    async def made_by(self, team_id: UUID, key: bytes) -> tuple[Batch, bytes] | None:
+        """The batch that a call with a key has made, and what its content was (see `once`); None:
         there was no such call."""
         row = await self._pool.fetchrow(
             f"SELECT {_COLUMNS}, once_content FROM batches WHERE team_id = $1 AND once_key = $2",
             team_id,
-            call.key,
+            key,
         )
         if row is None:
             return None
         values = dict(row)
-        same = values.pop("once_content") == call.content
-        return _batch(values), same
+        content: bytes = values.pop("once_content")
+        return _batch(values), content
 
     async def list(self, team_id: UUID, limit: int, after: UUID | None) -> tuple[list[Batch], bool]:
         """A page of the team's batches, newest first, and whether there are more behind it.

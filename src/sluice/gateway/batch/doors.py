@@ -7,9 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
-from litestar.handlers import HTTPRouteHandler
+from litestar import Router
 
-from sluice.gateway.batch.batches import Batches
+from sluice.gateway.batch.batches import Batches, BatchQuota
 from sluice.gateway.batch.files import Files
 from sluice.gateway.batch.settings import BatchSettings
 from sluice.gateway.batch.storage import Storage
@@ -19,9 +19,11 @@ from sluice.gateway.batch.uploads import Uploads
 from sluice.gateway.egress import Egress
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.batches import TeamBatches, batches_routes
+from sluice.gateway.routes.counted_calls import CountedCalls
 from sluice.gateway.routes.files import FileLimits, TeamFiles, file_routes
 from sluice.gateway.routes.jobs import job_routes
-from sluice.gateway.settings import Config, ConfigError
+from sluice.gateway.settings import Config
+from sluice.gateway.startup_errors import ConfigError
 from sluice.router.catalog import Catalog
 
 _DAY = 86_400
@@ -31,7 +33,7 @@ _DAY = 86_400
 class BatchDoors:
     """What a gateway serves of files and batches, and what runs beside."""
 
-    routes: list[HTTPRouteHandler]
+    routes: list[Router]
     sweeper: FileSweeper
 
 
@@ -61,12 +63,13 @@ def create_batch_doors(
     catalog: Catalog,
     alias_of: AliasOf,
     access: Access,
+    counted: CountedCalls,
 ) -> BatchDoors:
     """Join them; nothing runs until the sweeper is started."""
     settings = config.batch
-    files = Files(pool, settings.team_bytes)
+    files = Files(pool, settings.team_bytes, settings.team_files)
     uploads = Uploads(storage, files)
-    batches = Batches(pool)
+    batches = Batches(pool, BatchQuota(settings.team_batches, settings.team_requests))
     input_seconds = int(settings.input_days * _DAY)
     submissions = Submissions(
         storage,
@@ -86,11 +89,12 @@ def create_batch_doors(
         FileLimits(settings.max_file_bytes, input_seconds),
         access,
     )
+    routes = [
+        *file_routes(team_files),
+        *batches_routes(team, files, submissions),
+        *job_routes(team, batches, submissions, config.server.max_body_bytes),
+    ]
     return BatchDoors(
-        [
-            *file_routes(team_files),
-            *batches_routes(team, files, submissions),
-            *job_routes(team, batches, submissions, config.server.max_body_bytes),
-        ],
+        [Router("/", route_handlers=routes, middleware=[counted])],
         FileSweeper(pool, storage, timedelta(days=settings.record_days)),
     )

@@ -144,6 +144,7 @@ def create_engine(
             workers.lease_seconds,
         ),
         companions.goes_natively if companions is not None else lambda _: False,
+        metrics.lapsed,
     )
     lifecycle = Lifecycle(
         gateway.pool,

@@ -16,6 +16,7 @@ from uuid import UUID
 import asyncpg
 import uuid_utils.compat
 
+from sluice.gateway.batch.once import MadeMeanwhile, Once
 from sluice.gateway.tenancy.transactions import Connection
 
 Purpose = Literal[
@@ -41,6 +42,20 @@ class OverQuota(Exception):
 
     def __init__(self, quota: int) -> None:
         super().__init__(f"the team may keep {quota} bytes")
+        self.quota = quota
+
+
+class TooMany(Exception):
+    """The team has as much on record as it may.
+
+    Attributes:
+        what: `files`, `batches`, or `requests` in batches.
+        quota: how many it may have.
+    """
+
+    def __init__(self, what: Literal["files", "batches", "requests"], quota: int) -> None:
+        super().__init__(f"the team may have {quota} {what} on record")
+        self.what = what
         self.quota = quota
 
 
@@ -91,6 +106,7 @@ class NewFile:
 
     Attributes:
         expires_seconds: after which it is gone; None: it is kept.
+        once: what its upload is known by, if it may be repeated.
     """
 
     id: UUID
@@ -103,6 +119,7 @@ class NewFile:
     lines: int | None = None
     endpoint: str | None = None
     expires_seconds: int | None = None
+    once: Once | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,41 +179,52 @@ async def complete(connection: Connection, new: NewFile) -> File:
 
     Raises:
         ObjectForgotten: see there.
+        MadeMeanwhile: see there.
     """
-    row = await connection.fetchrow(
-        "UPDATE files SET key_id = $2, purpose = $3, filename = $4, bytes = $5, lines = $6,"
-        " endpoint = $7, created_at = now(), deleted_at = NULL,"
-        " expires_at = now() + $8::integer * interval '1 second'"
-        f" WHERE id = $1 AND removed_at IS NULL RETURNING {_COLUMNS}",
-        new.id,
-        new.key_id,
-        new.purpose,
-        new.filename,
-        new.bytes,
-        new.lines,
-        new.endpoint,
-        new.expires_seconds,
-    )
+    try:
+        row = await connection.fetchrow(
+            "UPDATE files SET key_id = $2, purpose = $3, filename = $4, bytes = $5, lines = $6,"
+            " endpoint = $7, created_at = now(), deleted_at = NULL,"
+            " expires_at = now() + $8::integer * interval '1 second',"
+            " once_key = $9, once_content = $10"
+            f" WHERE id = $1 AND removed_at IS NULL RETURNING {_COLUMNS}",
+            new.id,
+            new.key_id,
+            new.purpose,
+            new.filename,
+            new.bytes,
+            new.lines,
+            new.endpoint,
+            new.expires_seconds,
+            None if new.once is None else new.once.key,
+            None if new.once is None else new.once.content,
+        )
+    except asyncpg.UniqueViolationError:
+        raise MadeMeanwhile from None
     if row is None:
         raise ObjectForgotten("the object was removed before it was complete")
     return File(**row)
 
 
-_KEPT = f"""
-SELECT coalesce(sum(bytes), 0)::bigint FROM files
-WHERE team_id = $1 AND (({LIVE}) OR (purpose = 'unfinished' AND removed_at IS NULL))
+_HELD = f"""
+SELECT count(*) AS records, coalesce(sum(bytes) FILTER (
+    WHERE ({LIVE}) OR (purpose = 'unfinished' AND removed_at IS NULL)), 0)::bigint AS bytes
+FROM files WHERE team_id = $1
 """
 
 
 class Files:
     """Reads and changes the records. Each call sees one team's files."""
 
-    def __init__(self, pool: asyncpg.Pool, quota_bytes: int) -> None:
+    def __init__(self, pool: asyncpg.Pool, quota_bytes: int, quota_files: int) -> None:
         """Args:
         quota_bytes: what one team may keep.
+        quota_files: how many files it may have on record, with those that were deleted and that
+            a batch's record still names.
         """
         self._pool = pool
         self._quota_bytes = quota_bytes
+        self._quota_files = quota_files
 
     async def reserve(
         self, team_id: UUID, announced: int | None, most: int, quota: int | None
@@ -210,12 +238,16 @@ class Files:
 
         Raises:
             OverQuota: there is not so much room.
+            TooMany: the team has as many files on record as it may.
         """
         quota = self._quota_bytes if quota is None else quota
         async with self._pool.acquire() as connection, connection.transaction():
             # until the end of the transaction nobody else takes the room
             await connection.execute("SELECT 1 FROM teams WHERE id = $1 FOR NO KEY UPDATE", team_id)
-            left = quota - await connection.fetchval(_KEPT, team_id)
+            [held] = await connection.fetch(_HELD, team_id)
+            if held["records"] >= self._quota_files:
+                raise TooMany("files", self._quota_files)
+            left = quota - held["bytes"]
             wanted = max(1, min(most, left)) if announced is None else announced
             if wanted > left:
                 raise OverQuota(quota)
@@ -244,6 +276,21 @@ class Files:
             f"SELECT {_COLUMNS} FROM files WHERE id = $1 AND team_id = $2 AND {LIVE}", id, team_id
         )
         return None if row is None else File(**row)
+
+    async def made_by(self, team_id: UUID, key: bytes) -> tuple[File, bytes] | None:
+        """The file that an upload with a key has made, and what its content was (see `once`);
+        None: there was no such upload, or its file was deleted."""
+        row = await self._pool.fetchrow(
+            f"SELECT {_COLUMNS}, once_content FROM files"
+            " WHERE team_id = $1 AND once_key = $2 AND deleted_at IS NULL",
+            team_id,
+            key,
+        )
+        if row is None:
+            return None
+        values = dict(row)
+        content: bytes = values.pop("once_content")
+        return File(**values), content
 
     async def list(self, team_id: UUID, query: FileQuery) -> tuple[list[File], bool]:
         """A page of the team's files, and whether there are more behind it."""

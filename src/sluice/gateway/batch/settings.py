@@ -28,6 +28,8 @@ class BatchSettings(BaseModel):
         storage: a folder, or the URL of an object store; None: the folder of the environment.
         storage_options: of the object store, by its library's names.
         team_bytes: what one team may keep in files.
+        team_files: how many files one team may have on record.
+        team_batches, team_requests: how many batches it may, and requests in them together.
         max_file_bytes: of one file.
         input_days: how long a batch's input is kept, where its upload doesn't say.
         record_days: how long a batch's record and its results stay after its end.
@@ -39,6 +41,9 @@ class BatchSettings(BaseModel):
     storage: str | None = None
     storage_options: dict[str, str] = Field(default={})
     team_bytes: int = Field(20 * 1024**3, gt=0)
+    team_files: int = Field(100_000, gt=0)
+    team_batches: int = Field(20_000, gt=0)
+    team_requests: int = Field(10_000_000, gt=0)
     max_file_bytes: int = Field(512 * 1024**2, gt=0)
     input_days: float = Field(30.0, gt=0)
     record_days: float = Field(30.0, gt=0)

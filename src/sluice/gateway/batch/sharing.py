@@ -37,6 +37,8 @@ class Job:
         seconds_left: until its window closes.
         waiting: items that are to be run.
         running: items that any worker runs.
+        native: items that are with a provider.
+        age_seconds: since it was made.
     """
 
     id: UUID
@@ -47,6 +49,8 @@ class Job:
     seconds_left: float
     waiting: int
     running: int
+    native: int = 0
+    age_seconds: float = 0.0
 
 
 def share(room: int, jobs: Sequence[Job], item_seconds: float) -> dict[UUID, int]:

@@ -144,7 +144,8 @@ SELECT batch.id, batch.team_id, batch.model, batch.priority, batch.live,
     extract(epoch FROM batch.expires_at - now())::float8 AS seconds_left,
     batch.total - batch.completed - batch.failed - coalesce(busy.running, 0)
         - coalesce(busy.native, 0) AS waiting,
-    coalesce(busy.running, 0) AS running
+    coalesce(busy.running, 0) AS running, coalesce(busy.native, 0) AS native,
+    extract(epoch FROM now() - batch.created_at)::float8 AS age_seconds
 FROM (
     SELECT *, row_number() OVER (PARTITION BY team_id ORDER BY expires_at, id) AS turn
     FROM batches WHERE status = 'in_progress' AND expires_at > now()

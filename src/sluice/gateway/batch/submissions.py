@@ -11,12 +11,20 @@ from weakref import WeakValueDictionary
 
 from sluice.backends.base import Endpoint
 from sluice.gateway.auth import Principal
-from sluice.gateway.batch.batches import Batch, Batches, InputGone, MadeMeanwhile, NewBatch
-from sluice.gateway.batch.files import File, NewFile
+from sluice.gateway.batch.batches import Batch, Batches, InputGone, NewBatch
+from sluice.gateway.batch.files import File, NewFile, TooMany
 from sluice.gateway.batch.lines import LineRefused, Scan
-from sluice.gateway.batch.once import Once
+from sluice.gateway.batch.once import MadeMeanwhile, Once
 from sluice.gateway.batch.storage import ObjectMissing, Storage, StorageAway
-from sluice.gateway.batch.uploads import Announced, Uploads, end_of, of_line, storage_away
+from sluice.gateway.batch.uploads import (
+    Announced,
+    Stored,
+    Uploads,
+    end_of,
+    of_line,
+    storage_away,
+    too_many,
+)
 from sluice.gateway.egress import Egress, EgressRefused
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.idempotency.refusals import in_progress, reused
@@ -89,21 +97,38 @@ class Submissions:
         """A scan within the limits. `keep`: for a batch that is made at once."""
         return Scan(self.limits.max_line_bytes, keep=keep)
 
-    async def made_before(self, principal: Principal, wishes: Wishes) -> Batch | None:
+    async def knows(self, principal: Principal, key: bytes | None) -> bool:
+        """Whether a call with the key (see `once_key`) has made a batch."""
+        if key is None:
+            return False
+        return await self._batches.made_by(UUID(principal.team_id), key) is not None
+
+    async def made_before(self, principal: Principal, call: Once | None) -> Batch | None:
         """The batch that the same call has made before; None: it is the first, or has no key.
 
         Raises:
             GatewayError: 422, its key is that of another call.
         """
-        if wishes.once is None:
+        made = None
+        if call is not None:
+            made = await self._batches.made_by(UUID(principal.team_id), call.key)
+        if made is None or call is None:
             return None
-        made = await self._batches.made_by(UUID(principal.team_id), wishes.once)
-        if made is None:
-            return None
-        batch, same = made
-        if not same:
+        batch, content = made
+        if content != call.content:
             raise reused()
         return batch
+
+    async def made_already(self, principal: Principal, call: Once | None) -> Batch:
+        """The same, after another call with the key was quicker.
+
+        Raises:
+            GatewayError: see `made_before`; 409, it is not there any more.
+        """
+        made = await self.made_before(principal, call)
+        if made is None:
+            raise in_progress()
+        return made
 
     async def of_file(self, principal: Principal, file: File, wishes: Wishes) -> Batch:
         """Make a batch of a file that was uploaded before.
@@ -119,6 +144,7 @@ class Submissions:
                 "input_file_id",
                 "invalid_file_purpose",
             )
+        await self._check_room(principal)
         # a short call costs seconds of a core and many items in memory: a team has one at a time
         async with self._turns.setdefault(principal.team_id, asyncio.Lock()):
             return await self._of_file(principal, file, wishes)
@@ -137,9 +163,12 @@ class Submissions:
             raise storage_away() from None
         new = self._new(principal, scan, wishes)
         try:
+            await self._batches.check_room(new.team_id, len(scan.items))
             return await self._batches.create(new, scan.items, file)
         except MadeMeanwhile:
-            raise in_progress() from None
+            return await self.made_already(principal, wishes.once)
+        except TooMany as error:
+            raise too_many(error) from None
         except InputGone:
             raise GatewayError.not_found(
                 "The input file was deleted.", param="input_file_id"
@@ -162,26 +191,48 @@ class Submissions:
         Raises:
             GatewayError: as for `of_file`, or a request is wrong, or the team has no room left.
         """
-        async with self._uploads.stored(announced, content) as stored:
-            wishes = ask()
-            self.check(wishes)
-            new = self._new(announced.principal, scan, wishes)
-            upload = NewFile(
-                id=stored.id,
-                team_id=new.team_id,
-                key_id=new.key_id,
-                purpose="batch",
-                filename=name(),
-                bytes=stored.bytes,
-                object=stored.object,
-                lines=scan.count,
-                endpoint=new.endpoint,
-                expires_seconds=self.limits.input_seconds,
-            )
-            try:
-                return await self._batches.submit(new, scan.items, upload)
-            except MadeMeanwhile:
-                raise in_progress() from None
+        principal, call = announced.principal, None
+        await self._check_room(principal)
+        try:
+            async with self._uploads.stored(announced, content) as stored:
+                wishes = ask()
+                call = wishes.once
+                return await self._of_stored(principal, stored, scan, wishes, name())
+        except MadeMeanwhile:
+            return await self.made_already(principal, call)
+        except TooMany as error:
+            raise too_many(error) from None
+
+    async def _of_stored(
+        self, principal: Principal, stored: Stored, scan: Scan, wishes: Wishes, name: str
+    ) -> Batch:
+        self.check(wishes)
+        new = self._new(principal, scan, wishes)
+        upload = NewFile(
+            id=stored.id,
+            team_id=new.team_id,
+            key_id=new.key_id,
+            purpose="batch",
+            filename=name,
+            bytes=stored.bytes,
+            object=stored.object,
+            lines=scan.count,
+            endpoint=new.endpoint,
+            expires_seconds=self.limits.input_seconds,
+        )
+        await self._batches.check_room(new.team_id, len(scan.items))
+        return await self._batches.submit(new, scan.items, upload)
+
+    async def _check_room(self, principal: Principal) -> None:
+        """Before anything is sent or read: whether the team may have any more batch.
+
+        Raises:
+            GatewayError: 429, it may not.
+        """
+        try:
+            await self._batches.check_room(UUID(principal.team_id))
+        except TooMany as error:
+            raise too_many(error) from None
 
     def check(self, wishes: Wishes) -> None:
         """See whether wishes can be met, as far as they tell alone.

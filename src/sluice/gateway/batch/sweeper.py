@@ -104,18 +104,25 @@ class FileSweeper:
                 _log.warning("files not swept", error=type(error).__name__)
 
     async def sweep(self) -> None:
-        """Look once, and do a lot of each kind, and all of the batches.
+        """Look once, and do all that is due.
 
         Raises:
             StorageAway, asyncpg.PostgresError, OSError: one of both is away.
         """
-        await self._pool.execute(_EXPIRE, _LOT)
-        await self._remove_objects()
-        while await self._pool.execute(_FORGET_BATCHES, 1, self._keep_batches) != "DELETE 0":
-            pass  # one at a time, each of which may have 50,000 items
-        await self._pool.execute(_FORGET_FILES, _LOT)
+        await self._repeat(_EXPIRE, _LOT)
+        while await self._remove_objects() == _LOT:
+            pass
+        # one at a time, each of which may have 50,000 items
+        await self._repeat(_FORGET_BATCHES, 1, self._keep_batches)
+        await self._repeat(_FORGET_FILES, _LOT)
 
-    async def _remove_objects(self) -> None:
+    async def _repeat(self, query: str, lot: int, *values: object) -> None:
+        """Change rows, a lot at a time, until there are no more."""
+        while (await self._pool.execute(query, lot, *values)).endswith(f" {lot}"):
+            pass
+
+    async def _remove_objects(self) -> int:
+        """Remove a lot, and give how many there were."""
         async with self._pool.acquire() as connection, connection.transaction():
             rows = await connection.fetch(_TO_REMOVE, _LOT, self._grace)
             for row in rows:
@@ -126,3 +133,4 @@ class FileSweeper:
             )
         if rows:
             _log.info("file contents removed", count=len(rows))
+        return len(rows)

@@ -14,9 +14,10 @@ from typing import Any
 from uuid import UUID
 
 from sluice.gateway.auth import Principal
-from sluice.gateway.batch.files import Files, ObjectForgotten, OverQuota, Room
+from sluice.gateway.batch.files import Files, ObjectForgotten, OverQuota, Room, TooMany
 from sluice.gateway.batch.forms import Form
 from sluice.gateway.batch.lines import MAX_BYTES, LineRefused, Scan
+from sluice.gateway.batch.once import MadeMeanwhile, Passing
 from sluice.gateway.batch.storage import Storage, StorageAway, in_parts
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.intake import broken_off
@@ -75,6 +76,7 @@ class Uploads:
 
         Raises:
             GatewayError: the team may not keep so much, the store is away, or it took too long.
+            MadeMeanwhile, TooMany: raised inside; what was stored is removed.
         """
         principal = announced.principal
         quota = principal.policy.max_stored_bytes
@@ -83,10 +85,12 @@ class Uploads:
             room = await self._files.reserve(team_id, announced.bytes, announced.most, quota)
         except OverQuota as error:
             raise over_quota(error.quota) from None
+        except TooMany as error:
+            raise too_many(error) from None
         try:
             size = await self._write(room, content)
             yield Stored(room.id, room.object, size)
-        except GatewayError:
+        except (GatewayError, MadeMeanwhile, TooMany):
             await self._give_up(room)
             raise
         except ObjectForgotten:  # which has come after all
@@ -157,12 +161,26 @@ class RequestBody:
             return
 
 
+async def drained(content: AsyncIterator[bytes], max_bytes: int) -> None:
+    """Let content pass that is there already.
+
+    Raises:
+        GatewayError: it is more than the maximum.
+    """
+    size = 0
+    async for chunk in content:
+        size += len(chunk)
+        if size > max_bytes:
+            raise too_large(max_bytes)
+
+
 async def checked_file(
-    form: Form, scan: Scan, max_bytes: int, purposes: tuple[str, ...]
+    form: Form, passing: Passing, scan: Scan, max_bytes: int, purposes: tuple[str, ...]
 ) -> AsyncIterator[bytes]:
     """The file of a form as it arrives, checked by its purpose, which may come behind it.
 
     Args:
+        passing: sees it pass.
         scan: reads the requests, where the purpose is `batch`.
         max_bytes: of a file of any other purpose.
 
@@ -171,7 +189,7 @@ async def checked_file(
     """
     fault: LineRefused | None = None
     size = 0
-    async for chunk in form.file():
+    async for chunk in passing.hashed(form.file()):
         purpose = form.fields.get("purpose")
         size += len(chunk)
         if purpose is not None and purpose not in purposes:
@@ -267,6 +285,22 @@ def over_quota(limit: int) -> GatewayError:
         "insufficient_quota",
         "file",
         "storage_quota_exceeded",
+    )
+    return GatewayError(429, detail, {"x-should-retry": "false"})
+
+
+def too_many(error: TooMany) -> GatewayError:
+    """The team has as much on record as it may."""
+    what = "requests in batches" if error.what == "requests" else error.what
+    ends = (
+        "Delete some." if error.what == "files" else "Records of batches go some time after them."
+    )
+    code = "file_quota_exceeded" if error.what == "files" else "batch_quota_exceeded"
+    detail = ErrorDetail(
+        f"The team may have {error.quota} {what} on record, and has as many. {ends}",
+        "insufficient_quota",
+        None,
+        code,
     )
     return GatewayError(429, detail, {"x-should-retry": "false"})
 

@@ -18,7 +18,16 @@ import uuid_utils.compat
 
 from sluice.billing.ledger import DATABASE_ERRORS
 from sluice.gateway.batch.finisher import Finisher
-from sluice.gateway.batch.items import LEASE_SECONDS, Item, Items, Outcome, Place, Result, Retry
+from sluice.gateway.batch.items import (
+    LEASE_SECONDS,
+    Item,
+    Items,
+    Lapsed,
+    Outcome,
+    Place,
+    Result,
+    Retry,
+)
 from sluice.gateway.batch.jobs import Jobs
 from sluice.gateway.batch.output import unexecuted_line
 from sluice.gateway.batch.runner import Answer, Run, Runner
@@ -116,12 +125,14 @@ class Worker:
         finisher: Finisher,
         config: WorkerConfig,
         goes_natively: Callable[[str], bool],
+        lapsed: Callable[[Lapsed], None] = lambda lapsed: None,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
         """Args:
         goes_natively: whether items of a model may go to a provider's own batches, which is then
             decided before they are called live.
+        lapsed: is told of items whose workers were lost.
         draw: gives a number in [0, 1).
         """
         self.id: UUID = uuid_utils.compat.uuid7()
@@ -132,6 +143,7 @@ class Worker:
         self._finisher = finisher
         self._config = config
         self._goes_natively = goes_natively
+        self._lapsed = lapsed
         self._clock = clock
         self._draw = draw
         self._windows: dict[str, Window] = {}
@@ -322,6 +334,7 @@ class Worker:
                 if held is not None and held.run is not None:
                     held.run.cut()
         lapsed = await self._items.reap(lease)
+        self._lapsed(lapsed)
         if lapsed.again:
             _log.warning("items of lost workers run again", items=lapsed.again)
 

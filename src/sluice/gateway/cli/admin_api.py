@@ -12,7 +12,7 @@ import msgspec
 from yarl import URL
 
 from sluice.gateway.environment import AdminAccess, Environment
-from sluice.gateway.operations import CommandError
+from sluice.gateway.startup_errors import CommandError
 
 _PAGE = 1000
 

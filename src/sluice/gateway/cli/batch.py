@@ -1,4 +1,4 @@
-"""`sluice batch`: workers that run batch jobs; those that submit and watch them are added to it."""
+"""`sluice batch`: workers that run batch jobs; those that submit and watch them are beside it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sluice.gateway import operations
+from sluice.gateway.cli.batch_jobs import cancel, results, submit, watch
 from sluice.gateway.cli.running import run
 from sluice.gateway.logs import configure_logs
 
@@ -58,3 +59,7 @@ def run_worker(config_path: Path | None, metrics_host: str, metrics_port: int | 
 def _work(config_path: Path | None, metrics_host: str, metrics_port: int | None) -> None:
     configure_logs()
     run(operations.batch(config_path, metrics_host, metrics_port))
+
+
+for _command in (submit, watch, results, cancel):
+    batch.add_command(_command)

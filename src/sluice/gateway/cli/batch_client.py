@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 
 from sluice.gateway.cli.admin_api import error_message
 from sluice.gateway.environment import Environment
-from sluice.gateway.operations import CommandError
+from sluice.gateway.startup_errors import CommandError
 
 #: Of an input file, read at a time.
 _CHUNK_BYTES = 256 * 1024
@@ -108,15 +109,36 @@ class BatchClient:
     async def _answer(
         self, method: str, path: str, **given: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        wait: float | None = 0.0
         try:
-            async with self._session.request(method, self._url + path, **given) as response:
-                if response.status >= 400:
-                    text = await response.read()
-                    fallback = f"the gateway answered with status {response.status}"
-                    raise CommandError(error_message(text) or fallback)
-                yield response
+            while wait is not None:
+                await asyncio.sleep(wait)
+                async with self._session.request(method, self._url + path, **given) as response:
+                    wait = _wait(response)
+                    if wait is None:
+                        await _check(response)
+                        yield response
         except aiohttp.ClientError as error:
             raise CommandError(f"can't reach {self._url}: {error}") from None
+
+
+def _wait(response: aiohttp.ClientResponse) -> float | None:
+    """Seconds after which a question that came too often may be asked again; None: it was not one.
+    What changes something is not asked twice."""
+    seconds = response.headers.get("retry-after", "")
+    if response.method == "GET" and response.status == 429 and seconds.isdecimal():
+        return float(seconds)
+    return None
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    """Raises:
+    CommandError: the gateway refused.
+    """
+    if response.status >= 400:
+        text = await response.read()
+        fallback = f"the gateway answered with status {response.status}"
+        raise CommandError(error_message(text) or fallback)
 
 
 @asynccontextmanager

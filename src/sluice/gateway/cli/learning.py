@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from sluice.gateway import operations
 from sluice.gateway.cli.admin_api import call, listed, path
 from sluice.gateway.cli.running import run, show
+from sluice.gateway.learning.operation import learn
 from sluice.gateway.logs import configure_logs
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -28,7 +28,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 def loop(config_path: Path | None, once: bool) -> None:
     """Retrain on what comes in, promote what proves better, watch for drift."""
     configure_logs()
-    run(operations.learn(config_path, once))
+    run(learn(config_path, once))
 
 
 @click.command("models")

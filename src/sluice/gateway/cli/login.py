@@ -12,7 +12,7 @@ from sluice.gateway.cli.running import run
 from sluice.gateway.environment import Environment
 from sluice.gateway.oidc.cli_login import LoginError, log_in
 from sluice.gateway.oidc.token_file import TokenFileError, save_token
-from sluice.gateway.operations import CommandError
+from sluice.gateway.startup_errors import CommandError
 
 
 @click.command()

@@ -11,10 +11,8 @@ import click
 import uvloop
 from redis.exceptions import RedisError
 
-from sluice.gateway import operations
 from sluice.gateway.embedded import EmbeddedServerError
-from sluice.gateway.server import PortTaken
-from sluice.gateway.settings import ConfigError
+from sluice.gateway.startup_errors import CommandError, ConfigError, PortTaken
 from sluice.gateway.supervisor import PartFailedError
 from sluice.migrations import MigrationError
 
@@ -27,7 +25,7 @@ _EXPLAINED = (
     MigrationError,
     PartFailedError,
     PortTaken,
-    operations.CommandError,
+    CommandError,
 )
 
 

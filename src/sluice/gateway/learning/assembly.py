@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 import asyncpg
 
 from sluice.billing.prices import Price, nano_usd
-from sluice.billing.recorder import Charges
 from sluice.gateway.auth import KeyRing, Principal
 from sluice.gateway.database_poll import DatabasePoll
-from sluice.gateway.learning.comparison import Comparisons, Outcome, Payer
+from sluice.gateway.learning.comparison import Comparisons, Outcome
 from sluice.gateway.learning.feedback import FeedbackBox
 from sluice.gateway.learning.health import HealthRecords, health_poll
 from sluice.gateway.learning.labels import Labels, Signal
 from sluice.gateway.learning.models import changed_models
 from sluice.gateway.learning.observer import AnswerObserver, Sampling
+from sluice.gateway.learning.retention import RouteSweeper
 from sluice.gateway.learning.scorer_sync import ScorerSync
 from sluice.gateway.learning.settings import ComparisonSettings, LearningSettings
+from sluice.gateway.learning.side_calls import Payer, SideCalls
 from sluice.gateway.learning.spending import DailyBudget
 from sluice.gateway.metrics import Metrics
 from sluice.router.auto.scorers import Scorers
 from sluice.router.catalog import Catalog
-from sluice.router.dispatch import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,14 @@ class Learning:
         box: takes feedback.
         scorers: follows the models.
         health: follows what the loop found.
+        sweeper: removes what is old.
     """
 
     answers: AnswerObserver
     box: FeedbackBox
     scorers: ScorerSync
     health: DatabasePoll
+    sweeper: RouteSweeper
 
     async def start(self) -> None:
         """Load the models, and go on in the background.
@@ -51,12 +54,14 @@ class Learning:
         """
         await self.scorers.start()
         await self.health.start()
+        await self.sweeper.start()
 
     async def stop(self) -> None:
         """Let go of everything."""
         await self.answers.stop()
         await self.scorers.stop()
         await self.health.stop()
+        await self.sweeper.stop()
 
 
 def create_learning(
@@ -65,12 +70,10 @@ def create_learning(
     *,
     ring: KeyRing,
     catalog: Catalog,
-    dispatcher: Dispatcher,
     prices: Mapping[str, Price],
-    charges: Charges,
+    calls: SideCalls,
     scorers: Scorers,
     metrics: Metrics,
-    gateway: str,
 ) -> Learning:
     """Join it; nothing runs until `start`.
 
@@ -79,24 +82,20 @@ def create_learning(
         pool: the database.
         ring: the callers, among them who pays for comparisons.
         catalog: the models, among them the judge.
-        dispatcher: of the requests themselves.
         prices: by model name.
-        charges: takes the usage events of comparisons.
+        calls: make comparisons.
         scorers: what scores requests; follows the models.
         metrics: of this process.
-        gateway: this process's id.
     """
     labels, given = Labels(pool), settings.comparisons
     comparisons = sampling = None
     if given is not None:
         comparisons = Comparisons(
-            dispatcher=dispatcher,
+            calls=calls,
             judge=partial(catalog.get, given.judge),
             prices=prices,
-            charges=charges,
             budget=DailyBudget(pool, nano_usd(given.daily_budget_usd)),
             labels=labels,
-            gateway=gateway,
         )
         sampling = _sampling(given, ring)
 
@@ -111,6 +110,7 @@ def create_learning(
         FeedbackBox(labels),
         ScorerSync(partial(changed_models, pool), scorers),
         health_poll(HealthRecords(pool), metrics),
+        RouteSweeper(pool, timedelta(days=settings.retention_days)),
     )
 
 

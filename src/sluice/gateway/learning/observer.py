@@ -14,8 +14,9 @@ from sluice.billing.recorder import UsageNotDurable
 from sluice.gateway.auth import Principal
 from sluice.gateway.exchange import Exchange
 from sluice.gateway.learning.answer_text import answer_text
-from sluice.gateway.learning.comparison import Answered, Comparisons, Outcome, Payer
+from sluice.gateway.learning.comparison import Answered, Comparisons, Outcome
 from sluice.gateway.learning.labels import Labels, Signal
+from sluice.gateway.learning.side_calls import Payer
 from sluice.gateway.learning.signals import shown, truncated, wanted_schema
 from sluice.gateway.relay import Ending, WholeEnding
 from sluice.router.auto.router import AutoChoice
@@ -103,7 +104,7 @@ class AnswerObserver:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Let go of what is being looked at."""
+        """Let go of what is being looked at. What was asked of models for it is charged first."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

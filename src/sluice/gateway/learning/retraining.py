@@ -48,13 +48,12 @@ class Candidate:
 class CrossFitted:
     """Scores each row by a fit that has seen neither it nor others of its conversation."""
 
-    def __init__(self, rows: Sequence[Row], penalty: float) -> None:
+    def __init__(self, rows: Sequence[Row], penalties: Mapping[float, float]) -> None:
         """Args:
         rows: with features that differ.
-        penalty: of the fits. That it was chosen on the same rows, of four, flatters next to
-            nothing.
+        penalties: of the fits. That they were weighed on the same rows flatters next to nothing.
         """
-        unseen: list[float] = Labels(rows).cross_validated(penalty).tolist()
+        unseen: list[float] = Labels(rows).cross_validated(penalties).tolist()
         self._scores = {row.features: score for row, score in zip(rows, unseen, strict=True)}
 
     def score_features(self, features: bytes) -> float:
@@ -77,7 +76,7 @@ def make_candidate(
     """
     rows = rows_of(labelled)
     trained = train(rows)
-    unseen = CrossFitted(rows, trained.penalty)
+    unseen = CrossFitted(rows, trained.penalties)
     comparison = _against(present, unseen, labelled)
     scorer = Scorer.of_model(trained.model)
     scores = [scorer.score_features(features) for features in recent]

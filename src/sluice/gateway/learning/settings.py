@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sluice.billing.prices import nano_usd
 
@@ -52,7 +52,18 @@ class RetrainingSettings(_Strict):
 
 
 class LearningSettings(_Strict):
-    """How `auto` learns by its own traffic."""
+    """How `auto` learns by its own traffic.
+
+    Attributes:
+        retention_days: for how long decisions, feedback and other labels are kept.
+    """
 
     comparisons: ComparisonSettings | None = None
     retraining: RetrainingSettings = RetrainingSettings()
+    retention_days: float = Field(90.0, ge=7)
+
+    @model_validator(mode="after")
+    def _keeps_what_training_reads(self) -> LearningSettings:
+        if self.retention_days < self.retraining.days:
+            raise ValueError("`retention_days` must not be less than `retraining.days`")
+        return self

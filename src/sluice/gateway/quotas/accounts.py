@@ -237,7 +237,8 @@ class Account:
             return False
         if self.tpm >= 0 and self.ahead_tokens < need.tokens:
             return False
-        if self.most >= 0 and self.ahead_slots < 1:
+        slots = need.slots
+        if self.most >= 0 and self.ahead_slots < slots:
             return False
         nano_usd = need.nano_usd
         for pot in self.pots:  # noqa: SIM110 - a generator costs more than the rest of this
@@ -247,14 +248,14 @@ class Account:
 
     def take(self, need: Need) -> None:
         """Cover a need by what was taken ahead."""
-        tokens, nano_usd = need.tokens, need.nano_usd
+        tokens, nano_usd, slots = need.tokens, need.nano_usd, need.slots
         if self.rpm >= 0:
             self.ahead_requests -= 1
         if self.tpm >= 0:
             self.ahead_tokens -= tokens
         if self.most >= 0:
-            self.ahead_slots -= 1
-        self.slots += 1
+            self.ahead_slots -= slots
+        self.slots += slots
         for pot in self.pots:
             pot.held += nano_usd
             if pot.limit >= 0:
@@ -264,7 +265,7 @@ class Account:
 
     def begin(self, need: Need) -> None:
         """A request is in progress."""
-        self.slots += 1
+        self.slots += need.slots
         for pot in self.pots:
             pot.held += need.nano_usd
 
@@ -284,10 +285,10 @@ class Account:
             pots: that it was admitted to.
             window: the sub-window that it was counted in.
         """
-        leasing, held = self.leasing, need.nano_usd
-        self.slots -= 1
+        leasing, held, slots = self.leasing, need.nano_usd, need.slots
+        self.slots -= slots
         if leasing and self.most >= 0:
-            self.ahead_slots += 1
+            self.ahead_slots += slots
         more = tokens - need.tokens
         if more:
             self.used_more(window, more)

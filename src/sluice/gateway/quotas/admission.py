@@ -75,7 +75,8 @@ class _Caller:
 
 @dataclass(slots=True)
 class Reservation:
-    """A request that was let in; to be settled exactly once, see `Admission.settle`.
+    """A request that was let in; to be settled exactly once, see `Admission.settle`. One without a
+    slot holds nothing, and need not be.
 
     Attributes:
         left: of its caller's limits on requests, and of those on tokens.

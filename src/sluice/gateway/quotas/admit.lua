@@ -6,7 +6,8 @@
 --             {requests, tokens, slots} wished ahead, budgets}
 --   budget:  {key, limit (-1: none), alert (-1: none), spent by this process since it began,
 --             held by it now, wished ahead, start, end (ms)}
---   request: {tokens, nano-USD, scope number, ...}
+--   request: {tokens, nano-USD, slots, scope number, ...}; one without a slot is limited by the
+--            number of requests alone
 -- Gives MessagePack of {ms, results, scopes}
 --   result:  0, or {scope number, dimension, wait in ms}; the dimension is 1 requests, 2 tokens,
 --            3 concurrency, 10 + n the scope's n-th budget, 20 + n one that can't be judged: not
@@ -159,7 +160,7 @@ local function judge(request, states)
     local function refuse(number_of_scope, dimension, after)
         if after > wait then worst, wait = {number_of_scope, dimension, after}, after end
     end
-    for i = 3, #request do
+    for i = 4, request[3] > 0 and #request or 0 do
         local n = request[i]
         local scope = states[n]
         for j, budget in ipairs(scope.budgets) do
@@ -173,13 +174,13 @@ local function judge(request, states)
         if scope.most >= 0 and scope.slots + 1 > scope.most then refuse(n, 3, 0) end
     end
     if worst then return worst end
-    for i = 3, #request do
+    for i = 4, #request do
         local n = request[i]
         local scope = states[n]
         if scope.rpm >= 0 and scope.requests + 1 > scope.rpm then
             refuse(n, 1, promise(scope, 'r', 'q', 1, scope.rpm, scope.requests) or 1e12)
         end
-        if scope.tpm >= 0 and scope.tokens + request[1] > scope.tpm then
+        if request[3] > 0 and scope.tpm >= 0 and scope.tokens + request[1] > scope.tpm then
             refuse(n, 2, promise(scope, 't', 'u', request[1], scope.tpm, scope.tokens) or 1e12)
         end
     end
@@ -187,14 +188,15 @@ local function judge(request, states)
 end
 
 local function take(request, states)
-    for i = 3, #request do
+    local slots = request[3]
+    for i = 4, #request do
         local scope = states[request[i]]
         if scope.promised >= index - GRACE then
             redeem(scope, 'q', 1)
             redeem(scope, 'u', request[1])
         end
         shift(scope, index, 1, request[1])
-        scope.slots, scope.own = scope.slots + 1, scope.own + 1
+        scope.slots, scope.own = scope.slots + slots, scope.own + slots
         for _, budget in ipairs(scope.budgets) do
             if budget.current then
                 budget.held = budget.held + request[2]

@@ -288,8 +288,9 @@ class Counters:
             pots.append(account.all_pots)
             scopes.append(account.message(now, self._leases, id(account) not in short))
         requests = [
-            [each.need.tokens, each.need.nano_usd, *(numbers[id(a)] for a in each.accounts)]
+            [need.tokens, need.nano_usd, need.slots, *(numbers[id(a)] for a in each.accounts)]
             for each in asked
+            for need in (each.need,)
         ]
         blob = msgspec.msgpack.encode((self._process, scopes, requests))
         return _Flight(listed, pots, asked, blob, now)

@@ -66,6 +66,17 @@ class LocalLimits:
 def _refused(
     account: Account, window: _Window, need: Need, share: int, now: float
 ) -> Refused | None:
+    if need.slots and (refused := _held_up(account, need, share)) is not None:
+        return refused
+    if account.rpm >= 0 and (len(window.entries) + 1) * share > account.rpm:
+        return Refused(account, "requests", _until(window, now))
+    too_many = need.slots and (window.tokens + need.tokens) * share > account.tpm
+    if account.tpm >= 0 and too_many:
+        return Refused(account, "tokens", _until(window, now))
+    return None
+
+
+def _held_up(account: Account, need: Need, share: int) -> Refused | None:
     for pot in account.pots:
         if pot.limit >= 0:
             left = (pot.limit - pot.total_spent - pot.total_held) // share
@@ -74,10 +85,6 @@ def _refused(
     # one at least, wherever the limit is not nothing
     if 0 <= account.most < (account.slots + 1) * share and (account.slots or not account.most):
         return Refused(account, "concurrency")
-    if account.rpm >= 0 and (len(window.entries) + 1) * share > account.rpm:
-        return Refused(account, "requests", _until(window, now))
-    if account.tpm >= 0 and (window.tokens + need.tokens) * share > account.tpm:
-        return Refused(account, "tokens", _until(window, now))
     return None
 
 

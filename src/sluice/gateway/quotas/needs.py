@@ -41,11 +41,20 @@ class Need(msgspec.Struct, frozen=True, gc=False):
         tokens: likely prompt tokens, and all output tokens that it may generate.
         nano_usd: more than it can cost at any model that it may reach.
         text: bytes that the prompt's tokens were estimated from; 0 where it isn't text alone.
+        slots: of concurrency that it takes: one; or none, and then nothing but the number of
+            requests limits it.
     """
 
     tokens: int = 0
     nano_usd: int = 0
     text: int = 0
+    slots: int = 1
+
+
+#: A call that generates nothing, such as one about a file. It is a request like any other, but
+#: must not have to wait for those that generate: a team whose batch takes all of its slots may ask
+#: how the batch is doing.
+BARE_CALL = Need(slots=0)
 
 
 @dataclass(slots=True)

@@ -127,17 +127,17 @@ class Share:
 
     def take(self, need: Need, now: float) -> bool:
         """Let a request in, if there is enough for it."""
-        tokens, nano_usd = need.tokens, need.nano_usd
+        tokens, nano_usd, slots = need.tokens, need.nano_usd, need.slots
         if (
             now >= self._until
             or self._requests < 1
-            or self._slots < 1
+            or self._slots < slots
             or self._tokens < tokens
             or self._nano_usd < nano_usd
         ):
             return False
         self._requests -= 1
-        self._slots -= 1
+        self._slots -= slots
         self._tokens -= tokens
         self._nano_usd -= nano_usd
         self._asked_nano_usd += nano_usd
@@ -166,7 +166,7 @@ class Share:
         """
         if nano_usd and time_ms // QUARTER_MS != self._quarter:
             return False
-        self._slots += 1
+        self._slots += need.slots
         self._ended += 1
         self._seconds += seconds
         self._nano_usd += need.nano_usd - nano_usd

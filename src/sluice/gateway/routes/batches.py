@@ -99,7 +99,7 @@ def batches_routes(
         body = await read(request, FileBatch)
         key = once(request.scope["headers"], "/v1/batches", await request.body())
         wishes = replace(body.wishes(), once=key)
-        if (made := await submissions.made_before(principal, wishes)) is not None:
+        if (made := await submissions.made_before(principal, key)) is not None:
             return batch_object(made)
         id = private_id("file-", body.input_file_id)
         file = None if id is None else await files.get(UUID(principal.team_id), id)

@@ -13,9 +13,12 @@ from sluice.gateway.learning.feedback import FeedbackBox, NewFeedback
 from sluice.gateway.learning.labels import Feedback
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.admin.bodies import MAX_BODY_BYTES, read, refusals
+from sluice.gateway.routes.counted_calls import CountedCalls
 
 
-def feedback_routes(box: FeedbackBox, access: Access) -> list[HTTPRouteHandler]:
+def feedback_routes(
+    box: FeedbackBox, access: Access, counted: CountedCalls
+) -> list[HTTPRouteHandler]:
     """The one route. Requests are their team's: those of others are not there."""
 
     @post(
@@ -24,6 +27,7 @@ def feedback_routes(box: FeedbackBox, access: Access) -> list[HTTPRouteHandler]:
         tags=["feedback"],
         status_code=200,
         request_max_body_size=MAX_BODY_BYTES,
+        middleware=[counted],
     )
     async def give_feedback(request: Request[Any, Any, Any]) -> Feedback:
         principal = (await access.identify(request)).principal

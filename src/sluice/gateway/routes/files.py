@@ -25,16 +25,19 @@ from sluice.gateway.batch.forms import Form, form_boundary
 from sluice.gateway.batch.ids import private_id, public_id
 from sluice.gateway.batch.lines import Scan
 from sluice.gateway.batch.objects import file_object, list_object
+from sluice.gateway.batch.once import MadeMeanwhile, Once, Passing, once_key
 from sluice.gateway.batch.storage import ObjectMissing, Storage, StorageAway
 from sluice.gateway.batch.uploads import (
     Announced,
     RequestBody,
     Uploads,
     checked_file,
+    drained,
     storage_away,
     too_large,
 )
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.idempotency.refusals import in_progress, reused
 from sluice.gateway.routes.access import Access
 from sluice.gateway.routes.bodies import announced_bytes, whole_number
 from sluice.gateway.routes.ranges import NotSatisfiable, byte_range
@@ -130,9 +133,20 @@ class TeamFiles:
             )
         if announced is not None and announced > self._limits.max_bytes + FORM_BYTES:
             raise too_large(self._limits.max_bytes)
-        form, scan = Form(body.chunks(), boundary), self._new_scan()
-        content = checked_file(form, scan, self._limits.max_bytes, PURPOSES)
+        form = Form(body.chunks(), boundary)
+        passing = Passing(once_key(request.scope["headers"], "/v1/files"))
+        if await self._knows(principal, passing.key):
+            await drained(passing.hashed(form.file()), self._limits.max_bytes)
+            return await self._made_before(principal, form, passing)
         expected = Announced(principal, announced, self._limits.max_bytes)
+        try:
+            return await self._stored(expected, form, passing)
+        except MadeMeanwhile:
+            return await self._made_before(principal, form, passing)
+
+    async def _stored(self, expected: Announced, form: Form, passing: Passing) -> File:
+        scan, principal = self._new_scan(), expected.principal
+        content = checked_file(form, passing, scan, self._limits.max_bytes, PURPOSES)
         async with self._uploads.stored(expected, content) as stored:
             batch = form.fields["purpose"] == "batch"
             new = NewFile(
@@ -146,8 +160,31 @@ class TeamFiles:
                 lines=scan.count if batch else None,
                 endpoint=scan.end()[0].value if batch else None,
                 expires_seconds=lifetime(form) or (self._limits.batch_seconds if batch else None),
+                once=_call(form, passing),
             )
             return await self._files.complete(new)
+
+    async def _knows(self, principal: Principal, key: bytes | None) -> bool:
+        if key is None:
+            return False
+        return await self._files.made_by(UUID(principal.team_id), key) is not None
+
+    async def _made_before(self, principal: Principal, form: Form, passing: Passing) -> File:
+        """The file that the same upload has made, when all of it has come again.
+
+        Raises:
+            GatewayError: 422, the key is that of another upload; 409, the file is gone by now.
+        """
+        call = _call(form, passing)
+        made = None
+        if call is not None:
+            made = await self._files.made_by(UUID(principal.team_id), call.key)
+        if made is None or call is None:
+            raise in_progress()
+        file, content = made
+        if content != call.content:
+            raise reused()
+        return file
 
     async def page(
         self, request: Request[Any, Any, Any], after: str | None, query: FileQuery
@@ -263,6 +300,10 @@ def file_routes(team: TeamFiles) -> list[HTTPRouteHandler]:
 def unknown_file(file_id: str, param: str = "id") -> GatewayError:
     """There is no such file, or it is another team's, or expired."""
     return GatewayError.not_found(f"No such File object: {file_id}", param=param)
+
+
+def _call(form: Form, passing: Passing) -> Once | None:
+    return passing.once(form.fields, form.filename or "")
 
 
 async def _begun(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -22,7 +22,7 @@ from sluice.gateway.batch.estimate import estimated_completion
 from sluice.gateway.batch.forms import Form, form_boundary
 from sluice.gateway.batch.lines import MAX_BYTES, LineRefused
 from sluice.gateway.batch.objects import job_object, list_object
-from sluice.gateway.batch.once import Once, once
+from sluice.gateway.batch.once import Once, Passing, once, once_key
 from sluice.gateway.batch.request_list import request_lines
 from sluice.gateway.batch.submissions import Submissions
 from sluice.gateway.batch.uploads import (
@@ -30,6 +30,7 @@ from sluice.gateway.batch.uploads import (
     RequestBody,
     checked_file,
     checked_lines,
+    drained,
     of_line,
     too_large,
 )
@@ -143,26 +144,48 @@ class _Intake:
         if announced is not None and announced > MAX_BYTES + FORM_BYTES:
             raise too_large(MAX_BYTES)
         expected = Announced(principal, announced, MAX_BYTES)
+        passing = Passing(once_key(request.scope["headers"], "/v1/batch"))
         if (boundary := form_boundary(kind)) is not None:
-            return await self._of_form(expected, Form(body.chunks(), boundary))
+            return await self._of_form(expected, Form(body.chunks(), boundary), passing)
         if kind.partition(";")[0].strip().lower() == "application/json":
             text = await _whole(body, self._max_json_bytes)
             key = once(request.scope["headers"], "/v1/batch", text)
             return await self._of_json(principal, text, key)
-        wishes = options_of(dict(request.query_params.items())).wishes()
-        self._submissions.check(wishes)
-        scan = self._submissions.scan(keep=True)
-        content = checked_lines(body.chunks(), scan)
-        return await self._submissions.of_content(expected, content, scan, lambda: wishes)
+        return await self._of_lines(expected, body, dict(request.query_params.items()), passing)
 
-    async def _of_form(self, expected: Announced, form: Form) -> Batch:
-        form.fields["purpose"] = "batch"
+    async def _of_lines(
+        self, expected: Announced, body: RequestBody, query: dict[str, str], passing: Passing
+    ) -> Batch:
+        chunks = passing.hashed(body.chunks())
+        if await self._submissions.knows(expected.principal, passing.key):
+            await drained(chunks, MAX_BYTES)
+            call = passing.once(query)
+            return await self._submissions.made_already(expected.principal, call)
+        wishes = options_of(query).wishes()
+        self._submissions.check(wishes)
         scan = self._submissions.scan(keep=True)
         return await self._submissions.of_content(
             expected,
-            checked_file(form, scan, MAX_BYTES, ("batch",)),
+            checked_lines(chunks, scan),
             scan,
-            lambda: options_of(_without_purpose(form.fields)).wishes(),
+            lambda: replace(wishes, once=passing.once(query)),
+        )
+
+    async def _of_form(self, expected: Announced, form: Form, passing: Passing) -> Batch:
+        def call() -> Once | None:
+            return passing.once(form.fields, form.filename or "")
+
+        form.fields["purpose"] = "batch"
+        if await self._submissions.knows(expected.principal, passing.key):
+            await drained(passing.hashed(form.file()), MAX_BYTES)
+            return await self._submissions.made_already(expected.principal, call())
+        scan = self._submissions.scan(keep=True)
+        content = checked_file(form, passing, scan, MAX_BYTES, ("batch",))
+        return await self._submissions.of_content(
+            expected,
+            content,
+            scan,
+            lambda: replace(options_of(_without_purpose(form.fields)).wishes(), once=call()),
             lambda: clean_name(form.filename or ""),
         )
 
@@ -170,7 +193,7 @@ class _Intake:
         asked = _listed(text)
         wishes = replace(asked.wishes(), once=key)
         self._submissions.check(wishes)
-        if (made := await self._submissions.made_before(principal, wishes)) is not None:
+        if (made := await self._submissions.made_before(principal, key)) is not None:
             return made
         try:
             lines = list(request_lines(asked.requests, wishes.endpoint or Endpoint.CHAT))

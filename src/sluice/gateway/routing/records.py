@@ -14,16 +14,18 @@ from sluice.router.auto.documents import RoutingDocument
 CONFIGURED = UUID(int=0)
 
 
-class RoutingRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What holds for an alias, of all teams or of one.
 
     Attributes:
         id: nil for what the configuration says.
         team_id: whose requests; None: those of all teams that have none of their own.
         version: grows by 1 with every change; 0 is the configuration's.
-        document: None: it was removed.
+        document: None: it was removed, or is not readable.
         changed_at: None for the configuration's.
         revision: grows with every change; the ETag.
+        unreadable: what is wrong with a document that this release can't read, as one of a later
+            release's. Whoever gets it holds to what was there before.
     """
 
     id: UUID
@@ -34,6 +36,7 @@ class RoutingRecord(msgspec.Struct, frozen=True, kw_only=True):
     document: RoutingDocument | None
     changed_at: datetime | None
     revision: int
+    unreadable: str | None = None
 
     @property
     def place(self) -> Place:
@@ -43,31 +46,20 @@ class RoutingRecord(msgspec.Struct, frozen=True, kw_only=True):
         return Place(str(self.organisation_id), str(self.team_id))
 
 
-class UnreadableRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A document that this release can't read, as one of a later release's.
-
-    Attributes:
-        revision: as in `RoutingRecord`.
-        reason: what is wrong with it.
-    """
-
-    alias: str
-    revision: int
-    reason: str
-
-
-class RoutingVersion(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingVersion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A version that is or was in force.
 
     Attributes:
-        document: None: there was none.
+        document: None: there was none, or it is not readable.
         actor: who made it, as the audit log names them.
+        unreadable: see `RoutingRecord`.
     """
 
     version: int
     document: RoutingDocument | None
     created_at: datetime
     actor: str
+    unreadable: str | None = None
 
 
 def of_configuration(alias: str, document: RoutingDocument) -> RoutingRecord:

@@ -9,11 +9,11 @@ import asyncpg
 import msgspec
 import uuid_utils.compat
 
-from sluice.gateway.routing.records import RoutingRecord, RoutingVersion, UnreadableRecord
+from sluice.gateway.routing.records import RoutingRecord, RoutingVersion
 from sluice.gateway.tenancy.audit import By, record
 from sluice.gateway.tenancy.matching import Match, check
 from sluice.gateway.tenancy.pages import Page, Turn
-from sluice.gateway.tenancy.refusals import Missing
+from sluice.gateway.tenancy.refusals import Conflict, Missing
 from sluice.gateway.tenancy.teams import Team
 from sluice.gateway.tenancy.transactions import Connection, change
 from sluice.router.auto.documents import RoutingDocument
@@ -80,11 +80,13 @@ class RoutingDocuments:
         return [
             RoutingVersion(
                 version=row["version"],
-                document=_document(row["document"]),
+                document=document,
                 created_at=row["created_at"],
                 actor=row["actor"],
+                unreadable=unreadable,
             )
             for row in rows
+            for document, unreadable in (_document(row["document"]),)
         ]
 
     async def put(
@@ -111,7 +113,7 @@ class RoutingDocuments:
         """
         async with change(self._pool) as connection:
             before = await _find(connection, alias, team_id)
-            if before is None or before.document is None:
+            if before is None or (before.document is None and before.unreadable is None):
                 raise _missing(alias)
             check(match, before.revision)
             return await self._change(connection, before, None, "delete", by)
@@ -129,6 +131,7 @@ class RoutingDocuments:
 
         Raises:
             Missing: there is no such version.
+            Conflict: this release can't read it.
             Outdated: the document has another revision.
         """
         async with change(self._pool) as connection:
@@ -146,7 +149,9 @@ class RoutingDocuments:
                 )
                 if row is None:
                     raise Missing(f"`{alias}` has no version {wanted}")
-                document = _document(row["document"])
+                document, unreadable = _document(row["document"])
+                if unreadable is not None:
+                    raise Conflict(f"version {wanted} is not readable: {unreadable}", "version")
             return await self._change(connection, before, document, "rollback", by)
 
     async def _create(
@@ -176,7 +181,7 @@ class RoutingDocuments:
         verb: str,
         by: By,
     ) -> RoutingRecord:
-        if document == before.document:
+        if document == before.document and before.unreadable is None:
             return before
         await connection.execute(
             "UPDATE routing_documents SET version = version + 1, document = $2,"
@@ -204,13 +209,11 @@ class RoutingDocuments:
         return after
 
 
-async def changed_documents(
-    pool: asyncpg.Pool, since: int
-) -> list[RoutingRecord | UnreadableRecord]:
+async def changed_documents(pool: asyncpg.Pool, since: int) -> list[RoutingRecord]:
     """Documents that changed after a revision. Revisions become visible in order, so that "newer
     than n" misses nothing."""
     rows = await pool.fetch(f"{_SELECT} WHERE d.revision > $1", since)
-    return [_readable(row) for row in rows]
+    return [_record(row) for row in rows]
 
 
 async def last_scores(pool: asyncpg.Pool) -> list[tuple[str, str, str, float]]:
@@ -244,18 +247,17 @@ def _column(document: RoutingDocument | None) -> str | None:
     return msgspec.json.encode(document).decode()
 
 
-def _document(text: str | None) -> RoutingDocument | None:
-    return None if text is None else msgspec.json.decode(text, type=RoutingDocument)
-
-
-def _readable(row: asyncpg.Record) -> RoutingRecord | UnreadableRecord:
+def _document(text: str | None) -> tuple[RoutingDocument | None, str | None]:
+    """A document, or what is wrong with it."""
+    if text is None:
+        return None, None
     try:
-        return _record(row)
+        return msgspec.json.decode(text, type=RoutingDocument), None
     except msgspec.DecodeError as error:
-        return UnreadableRecord(alias=row["alias"], revision=row["revision"], reason=str(error))
+        return None, str(error)
 
 
 def _record(row: asyncpg.Record) -> RoutingRecord:
     values: dict[str, Any] = dict(row.items())
-    values["document"] = _document(values["document"])
+    values["document"], values["unreadable"] = _document(values["document"])
     return RoutingRecord(**values)

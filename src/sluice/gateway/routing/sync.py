@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from sluice.gateway.database_poll import DatabasePoll
-from sluice.gateway.routing.records import RoutingRecord, UnreadableRecord
+from sluice.gateway.routing.records import RoutingRecord
 from sluice.router.auto.calibration import Calibration
 from sluice.router.auto.documents import RoutingDocument
 from sluice.router.auto.table import Key, RoutingTable
@@ -23,7 +23,7 @@ class RoutingSync:
 
     def __init__(
         self,
-        changed: Callable[[int], Awaitable[Sequence[RoutingRecord | UnreadableRecord]]],
+        changed: Callable[[int], Awaitable[Sequence[RoutingRecord]]],
         scores: Callable[[], Awaitable[Sequence[tuple[str, str, str, float]]]],
         table: RoutingTable,
         calibration: Calibration,
@@ -70,8 +70,8 @@ class RoutingSync:
             return
         for each in changes:
             self._revision = max(self._revision, each.revision)
-            if isinstance(each, UnreadableRecord):
-                _log.error("routing document not used", alias=each.alias, reason=each.reason)
+            if each.unreadable is not None:
+                _log.error("routing document not used", alias=each.alias, reason=each.unreadable)
                 continue
             key = (each.alias, None if each.team_id is None else str(each.team_id))
             if each.document is None:

@@ -14,6 +14,9 @@ from sluice.gateway.tenancy.teams import TeamMembers, insert_team
 from sluice.gateway.tenancy.tokens import NewToken, insert_token
 from sluice.gateway.tenancy.transactions import change
 
+#: Bound on output that the first team gets, so that a bare SDK call works.
+FIRST_TEAM_MAX_TOKENS = 1024
+
 _FIRST_TEAM = "default"
 
 

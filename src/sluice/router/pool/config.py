@@ -52,6 +52,7 @@ class PoolConfig:
         prefill_rate: prompt tokens a second that a replica computes, until that has been seen.
         bytes_per_token: of prompt text, until that has been seen.
         engine_priority: the engines schedule by priority.
+        kv_events: what engines say of their caches, where they do, corrects what is believed.
         team_weights: shares of teams, relative to 1.
         team_priorities: the classes of teams; normal without. A request may ask for a lower one.
         replica_header: what callers hear of the replica: its name, a hash of it, or nothing.
@@ -75,6 +76,7 @@ class PoolConfig:
     prefill_rate: float = 8_000.0
     bytes_per_token: float = 4.0
     engine_priority: bool = False
+    kv_events: bool = False
     team_weights: Mapping[str, float] = field(default_factory=dict)
     team_priorities: Mapping[str, Priority] = field(default_factory=dict)
     replica_header: Literal["name", "hash", "none"] = "hash"

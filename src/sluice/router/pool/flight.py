@@ -21,6 +21,7 @@ class Flight:
         request: as it came.
         priority: the class in which it waits.
         prompt_bytes: length of its prompt.
+        hashes: its prompt's blocks, where they are of use once it has ended.
         arrived: when it came, seconds.
         decision: where it is; None while it waits.
         dispatched: when it went there.
@@ -42,6 +43,7 @@ class Flight:
         "decision",
         "dispatched",
         "failed_at",
+        "hashes",
         "heard",
         "id",
         "priority",
@@ -63,6 +65,7 @@ class Flight:
         self.request = request
         self.priority = priority
         self.prompt_bytes = prompt_bytes
+        self.hashes: tuple[int, ...] = ()
         self.arrived = arrived
         self.decision: Decision | None = None
         self.dispatched = self.heard = arrived

@@ -30,11 +30,12 @@ _SHRINK, _GROW = 0.97, 0.01
 
 @dataclass(slots=True)
 class _Cache:
-    """One replica's blocks, oldest first."""
+    """One replica's blocks, oldest first; `full` once it is known to have evicted any."""
 
     bit: int
     declared: int
     capacity: int
+    full: bool = False
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
 
@@ -94,7 +95,7 @@ class PrefixIndex:
     def free(self, replica: str) -> int:
         """Blocks that the replica can take in before it evicts any."""
         cache = self._caches[replica]
-        return cache.capacity - len(cache.blocks)
+        return 0 if cache.full else cache.capacity - len(cache.blocks)
 
     def match(self, hashes: Sequence[int]) -> Mapping[str, int]:
         """How many leading blocks of a prompt each replica holds.
@@ -166,6 +167,14 @@ class PrefixIndex:
                 del cache.blocks[block]
                 self._release(block, cache.bit)
 
+    def evicted(self, replica: str, hashes: Iterable[int]) -> None:
+        """The replica's engine took these blocks' room for others, so that it has none to spare:
+        what fills it need not be known here."""
+        cache = self._caches.get(replica)
+        if cache is not None:
+            cache.full = True
+            self.forget(replica, hashes)
+
     def clear(self, replica: str) -> None:
         """The replica lost its whole cache; an unknown one is ignored."""
         cache = self._caches.get(replica)
@@ -174,6 +183,7 @@ class PrefixIndex:
         for block in cache.blocks:
             self._release(block, cache.bit)
         cache.blocks.clear()
+        cache.full = False
 
     def correct(self, replica: str, hashes: Sequence[int], believed: int, cached: int) -> None:
         """Learn from what the engine says it found cached of a prompt that it has computed.

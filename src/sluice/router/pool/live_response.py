@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from sluice.backends.base import ConnectionLost, UpstreamResponse
+from sluice.backends.base import Backend, ConnectionLost, UpstreamRequest, UpstreamResponse
 from sluice.router.pool.flight import Flight
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -65,6 +65,30 @@ def shows_token(head: bytes) -> bool:
     comments."""
     events = head.count(b"data:")
     return events > head.count(b'"role"') or events > len(_OPENING.findall(head))
+
+
+async def begun(
+    backend: Backend, request: UpstreamRequest
+) -> tuple[UpstreamResponse, bytes | None]:
+    """An answer that has begun: of a stream, all up to its first token is here.
+
+    Raises:
+        BackendError: it could not be had, or broke off before that.
+    """
+    response = await backend.send(request)
+    if not request.stream or response.status != 200:
+        return response, None
+    head = b""
+    try:
+        while not shows_token(head):
+            piece = await response.next()
+            if not piece:
+                raise ConnectionLost("the replica's stream ended before it began")
+            head += piece
+    except BaseException:
+        response.close()
+        raise
+    return response, head
 
 
 class ResponseObserver(Protocol):

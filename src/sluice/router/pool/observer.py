@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
+from sluice.router.pool.kv_events import EventKind
 from sluice.router.pool.membership import Event, State
 from sluice.router.pool.placement import Decision
 from sluice.router.pool.queue_request import Priority, Tier
@@ -47,4 +49,12 @@ class PoolObserver(Protocol):
 
     def pool_seen(self, pool: str, snapshot: PoolSnapshot) -> None:
         """How the pool is, now and then."""
+        ...
+
+    def kv_events_applied(self, pool: str, counts: Mapping[EventKind, int]) -> None:
+        """An engine said so many blocks were stored and removed, and how often all were."""
+        ...
+
+    def kv_events_missed(self, pool: str, healed: bool) -> None:
+        """Messages of an engine were missed; `healed`, where it sent all of them again."""
         ...

@@ -37,9 +37,10 @@ from sluice.router.pool.blocks import BLOCK_BYTES
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.clock import shared_clock
 from sluice.router.pool.config import PoolConfig
+from sluice.router.pool.engine_caches import EngineCaches, FinishedPrompt
 from sluice.router.pool.fair_queue import Priority, Shed
 from sluice.router.pool.flight import Flight, overloaded
-from sluice.router.pool.live_response import PooledResponse, ReportedUsage, shows_token
+from sluice.router.pool.live_response import PooledResponse, ReportedUsage, begun
 from sluice.router.pool.membership import Event, Member, joined
 from sluice.router.pool.observer import MoveReason, PoolObserver
 from sluice.router.pool.output_lengths import OutputLengths
@@ -72,6 +73,8 @@ class PoolBackend:
         config: what operators want of it.
         scheduler: decides.
         roster: the replicas.
+        caches: what their engines say of their caches; None: that is not listened to.
+        observer: is told what it does.
         clock: seconds that never go back.
     """
 
@@ -97,7 +100,7 @@ class PoolBackend:
         """
         self.config = config
         self.dialect: Dialect = VLLM_PRIORITY_DIALECT if config.engine_priority else VLLM_DIALECT
-        self._observer = observer
+        self.observer = observer
         self._connect = connect or self._connect_by_http
         self.clock = clock or shared_clock()
         target = config.interactive_slo
@@ -109,6 +112,7 @@ class PoolBackend:
             HINT_SECONDS if config.shared else 0.0,
         )
         self.roster = Roster(self.scheduler, config.membership, self._limits, self._changed)
+        self.caches = EngineCaches(self.scheduler) if config.kv_events else None
         self._reader = PromptReader(config.name.encode()[:64], 1 / config.bytes_per_token)
         self._lengths = OutputLengths()
         self._tells_cached = False
@@ -126,6 +130,9 @@ class PoolBackend:
         now = self.clock()
         prompt, size = self._reader.read(request.body)
         flight = Flight(str(next(self._numbers)), request, self._priority(request), size, now)
+        if self.caches is not None:
+            flight.request = self.caches.tagged(request, flight.id, prompt.hashes)
+            flight.hashes = prompt.hashes
         if not self.roster.ready():
             raise self._nobody_ready(flight, now)
         wanted = self._described(flight, prompt)
@@ -168,7 +175,7 @@ class PoolBackend:
     async def leave(self, replica: Replica) -> None:
         """Forget a replica; requests that are still there end without it."""
         self.roster.remove(replica.id)
-        self._observer.replica_left(self.config.name, replica.id)
+        self.observer.replica_left(self.config.name, replica.id)
         await replica.close()
 
     def act(self, now: float) -> None:
@@ -179,7 +186,7 @@ class PoolBackend:
             if isinstance(action, Dispatch):
                 self._waiting.pop(action.request.id).assign(action.decision, now)
             elif isinstance(action, Yield):
-                self._observer.request_yielded(self.config.name)
+                self.observer.request_yielded(self.config.name)
                 flight = self._waiting[action.request] = self._flights[action.request]
                 flight.interrupt("yielded")
             else:
@@ -190,6 +197,8 @@ class PoolBackend:
         """What passes with time, several times a second."""
         self.scheduler.loads.expire(now)
         self.roster.tick(now)
+        if self.caches is not None:
+            self.caches.settle(now)
         for flight in tuple(self._unseen.values()):
             self._assume_first_token(flight, now)
         self.act(now)
@@ -204,7 +213,7 @@ class PoolBackend:
             if still and now - flight.heard > stall and replica is not None:
                 flight.stalled = True
                 self.roster.report(replica, Event.REQUEST_STALLED, now)
-        self._observer.pool_seen(self.config.name, self.snapshot(now))
+        self.observer.pool_seen(self.config.name, self.snapshot(now))
 
     def snapshot(self, now: float | None = None) -> PoolSnapshot:
         """How the pool is."""
@@ -212,7 +221,7 @@ class PoolBackend:
             (flight.request.tier, flight.priority) for flight in self._waiting.values()
         )
         at = self.clock() if now is None else now
-        return take_snapshot(self.config, self.scheduler, self.roster, waiting, at)
+        return take_snapshot(self.config, self.scheduler, self.roster, waiting, at, self.caches)
 
     def busy(self, replica: Replica) -> bool:
         """Whether requests of this gateway are at a replica."""
@@ -285,7 +294,7 @@ class PoolBackend:
         if isinstance(decision, Shed):
             raise self._shed(flight, decision)
         queued, tier = flight.dispatched - flight.arrived, flight.request.tier
-        self._observer.request_placed(self.config.name, tier, flight.priority, queued, decision)
+        self.observer.request_placed(self.config.name, tier, flight.priority, queued, decision)
         flight.request.placed(Placed(self._shown_name(decision.replica), queued))
         return decision
 
@@ -294,7 +303,7 @@ class PoolBackend:
         try:
             flight.begin_call()
             try:
-                response, first = await _begun(replica.backend, flight.request)
+                response, first = await begun(replica.backend, flight.request)
             finally:
                 flight.end_call()
         except asyncio.CancelledError:
@@ -363,7 +372,7 @@ class PoolBackend:
         Raises:
             BackendError: the given one, or `PoolFailed`, where it can't be sent.
         """
-        self._observer.request_moved(self.config.name, reason)
+        self.observer.request_moved(self.config.name, reason)
         flight.failed_at.append(flight.replica)
         if len(flight.failed_at) > MAX_MOVES:
             if isinstance(error, Overloaded):
@@ -383,7 +392,7 @@ class PoolBackend:
     def _changed(self, replica: Replica, before: Member) -> None:
         """See `Roster`: a hung replica's requests that have no answer yet go elsewhere."""
         after = replica.member
-        self._observer.replica_changed(
+        self.observer.replica_changed(
             self.config.name, replica.id, before.state, after.state, after.cause
         )
         if after.state == "ejected" and after.cause is not Event.REQUEST_FAILED:
@@ -417,6 +426,10 @@ class PoolBackend:
             share = (usage.cached_tokens or 0) / usage.prompt_tokens
             self.scheduler.found_cached(flight.id, int(share * flight.prompt_bytes) // BLOCK_BYTES)
         self.scheduler.generated(flight.id, usage.output_tokens)
+        if self.caches is not None:
+            size, tokens = flight.prompt_bytes, usage.prompt_tokens
+            prompt = FinishedPrompt(flight.id, flight.replica, flight.hashes, size, tokens)
+            self.caches.finished(prompt, self.clock())
 
     def _described(self, flight: Flight, prompt: Prompt) -> PoolRequest:
         request, config = flight.request, self.config
@@ -441,14 +454,14 @@ class PoolBackend:
     def _shed(self, flight: Flight, shed: Shed) -> Overloaded:
         queued = self.clock() - flight.arrived
         flight.request.placed(Placed(None, queued))
-        self._observer.request_shed(
+        self.observer.request_shed(
             self.config.name, flight.request.tier, flight.priority, shed.reason
         )
         return overloaded(shed)
 
     def _nobody_ready(self, flight: Flight, now: float) -> Overloaded:
         flight.request.placed(Placed(None, 0.0))
-        self._observer.request_shed(
+        self.observer.request_shed(
             self.config.name, flight.request.tier, flight.priority, "no_replica"
         )
         wait = max(1, math.ceil(self.roster.back_in(now)))
@@ -469,26 +482,6 @@ class PoolBackend:
     def _connect_by_http(self, url: str) -> tuple[Backend, Inspector]:
         config = VLLMConfig(url, self.config.connect_seconds)
         return VLLMBackend(config), Inspector(config)
-
-
-async def _begun(
-    backend: Backend, request: UpstreamRequest
-) -> tuple[UpstreamResponse, bytes | None]:
-    """An answer that has begun: of a stream, all up to its first token is here."""
-    response = await backend.send(request)
-    if not request.stream or response.status != 200:
-        return response, None
-    head = b""
-    try:
-        while not shows_token(head):
-            piece = await response.next()
-            if not piece:
-                raise ConnectionLost("the replica's stream ended before it began")
-            head += piece
-    except BaseException:
-        response.close()
-        raise
-    return response, head
 
 
 def _seconds(text: str | None) -> float:

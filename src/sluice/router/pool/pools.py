@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from sluice.router.pool.discovery import Discovery
 from sluice.router.pool.health import HealthMonitor
 from sluice.router.pool.hints import HintExchange
+from sluice.router.pool.kv_feeds import KvFeeds
 from sluice.router.pool.pool import PoolBackend
 from sluice.router.pool.snapshot import PoolSnapshot
 
@@ -39,6 +40,11 @@ class Pools:
             HealthMonitor(pool, lambda name=name: credential(name))  # type: ignore[misc]
             for name, pool in pools.items()
         ]
+        self._feeds = [
+            KvFeeds(name, pool.roster, pool.caches, pool.observer)
+            for name, pool in pools.items()
+            if pool.caches is not None
+        ]
         self._discoveries: dict[str, Discovery] = {}
         self._exchange: HintExchange | None = None
         if redis is not None and pools:
@@ -53,6 +59,7 @@ class Pools:
         """Find the replicas, look at each once, and go on."""
         await asyncio.gather(*(each.start() for each in self._discoveries.values()))
         await asyncio.gather(*(monitor.start() for monitor in self._monitors))
+        await asyncio.gather(*(feeds.start() for feeds in self._feeds))
         if self._exchange is not None:
             await self._exchange.start()
         if self._pools:
@@ -65,6 +72,8 @@ class Pools:
             await asyncio.gather(self._ticking, return_exceptions=True)
         if self._exchange is not None:
             await self._exchange.stop()
+        for feeds in self._feeds:
+            await feeds.stop()
         for discovery in self._discoveries.values():
             await discovery.stop()
         for monitor in self._monitors:

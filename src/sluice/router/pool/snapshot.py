@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluice.router.pool.config import PoolConfig
+from sluice.router.pool.engine_caches import EngineCaches
 from sluice.router.pool.fair_queue import Priority, Tier
 from sluice.router.pool.membership import State
 from sluice.router.pool.placement import PolicyName
@@ -28,6 +29,8 @@ class ReplicaSnapshot:
         outstanding: requests there, of all gateways as far as this one knows.
         queued_prefill_tokens: prompt tokens there that no first token has paid for, likewise.
         prefill_rate: prompt tokens a second that it is seen to compute.
+        kv_blocks: blocks of its own that it says it has in its prefix cache, 0 while it is not
+            heard; None: nobody listens.
         indexed_blocks, index_capacity: blocks of text that it is believed to have cached, and to
             have room for.
         running, waiting: requests in its batch and in its own queue, by its own metrics.
@@ -48,6 +51,7 @@ class ReplicaSnapshot:
     outstanding: int
     queued_prefill_tokens: int
     prefill_rate: float
+    kv_blocks: int | None
     indexed_blocks: int
     index_capacity: int
     running: int | None
@@ -95,12 +99,13 @@ def take_snapshot(
     roster: Roster,
     waiting: Mapping[tuple[Tier, Priority], int],
     now: float,
+    caches: EngineCaches | None = None,
 ) -> PoolSnapshot:
     """Put together what the parts of a pool know."""
     return PoolSnapshot(
         config.name,
         config.placement,
-        tuple(_of_replica(replica, scheduler, now) for replica in roster),
+        tuple(_of_replica(replica, scheduler, now, caches) for replica in roster),
         tuple(
             QueueDepth(tier, priority, waiting.get((tier, priority), 0))
             for tier in _TIERS
@@ -109,7 +114,9 @@ def take_snapshot(
     )
 
 
-def _of_replica(replica: Replica, scheduler: PoolScheduler, now: float) -> ReplicaSnapshot:
+def _of_replica(
+    replica: Replica, scheduler: PoolScheduler, now: float, caches: EngineCaches | None
+) -> ReplicaSnapshot:
     member, readings, said = replica.member, replica.readings, replica.announcement
     known = replica.id in scheduler.loads
     load = scheduler.loads[replica.id] if known else None
@@ -125,6 +132,7 @@ def _of_replica(replica: Replica, scheduler: PoolScheduler, now: float) -> Repli
         outstanding=0 if load is None else load.running,
         queued_prefill_tokens=0 if load is None else load.queued_prefill_tokens,
         prefill_rate=scheduler.prefill_rate(replica.id) or 0.0,
+        kv_blocks=None if caches is None else caches.resident(replica.id),
         indexed_blocks=scheduler.index.size(replica.id) if known else 0,
         index_capacity=scheduler.index.capacity(replica.id) if known else 0,
         running=None if readings is None else readings.running,

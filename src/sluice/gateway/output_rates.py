@@ -1,0 +1,32 @@
+"""How fast deployments generate, by the whole answers that they gave."""
+
+from __future__ import annotations
+
+#: Weight of the newest observation in a deployment's mean.
+_WEIGHT = 0.1
+
+
+class OutputRates:
+    """Means by deployment; see the module."""
+
+    def __init__(self) -> None:
+        self._rates: dict[str, float] = {}
+
+    def learn(self, deployment: str, seconds: float, tokens: int) -> None:
+        """A whole answer of so many tokens took so long."""
+        if seconds <= 0 or not tokens:
+            return
+        rate = tokens / seconds
+        known = self._rates.get(deployment, rate)
+        self._rates[deployment] = known + _WEIGHT * (rate - known)
+
+    def likely(self, deployment: str, seconds: float, most: int | None) -> int:
+        """Tokens of an answer that was cut off after so long, of which nothing was seen: 0 where
+        nothing is known of the deployment, or nothing of how many there might have been.
+
+        Args:
+            most: that were asked for.
+        """
+        if most is None:
+            return 0
+        return min(int(self._rates.get(deployment, 0.0) * seconds), most)
