@@ -14,7 +14,7 @@ from sluice.gateway.batch.uploads import RequestBody
 from sluice.gateway.errors import GatewayError, from_limits
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.quotas.admission import Admission, AdmissionAway, AdmissionRefused
-from sluice.gateway.quotas.headers import Header, openai_headers
+from sluice.gateway.quotas.headers import Header, left_of, openai_headers
 from sluice.gateway.quotas.needs import BARE_CALL
 from sluice.gateway.routes.access import Access
 from sluice.gateway.tenancy.limits import Policy
@@ -73,9 +73,9 @@ class CountedCalls(ASGIMiddleware):
                 refused.account.scope.level, refused.dimension
             ).inc()
             refusal = from_limits(error)
-            left = openai_headers(self._admission.standing(policy))
+            left = openai_headers(left_of(self._admission.standing(policy)))
             refusal.headers |= {name.decode(): value.decode() for name, value in left}
             raise refusal from None
         except AdmissionAway:
             raise GatewayError.counters_away() from None
-        return openai_headers(reservation.accounts)  # nothing is held that were to be settled
+        return openai_headers(reservation.left)  # nothing is held that were to be settled
