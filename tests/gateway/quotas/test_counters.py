@@ -67,11 +67,8 @@ class Process:
             await self.admission.admit(policy, need)
         return caught.value
 
-    async def settle(
-        self, caller: Policy, reservation: Reservation, tokens: int = 10, nano: int = 1_000
-    ) -> None:
-        self.admission.charge(caller, int(self.counters.now_ms() * 1000), nano)
-        self.admission.settle(reservation, tokens, nano)
+    async def settle(self, reservation: Reservation, tokens: int = 10, nano: int = 1_000) -> None:
+        self.admission.settle(reservation, tokens, nano, int(self.counters.now_ms() * 1000))
         await self.counters.flush()
 
 
@@ -168,7 +165,7 @@ async def test_settling_gives_back_what_was_not_used(processes: Any) -> None:
     caller = policy(team=Limits(tokens_per_minute=100, max_concurrent=1, budgets=(budget,)))
     for _ in range(8):
         reservation = await process.admit(caller, Need(tokens=60, nano_usd=3_000))
-        await process.settle(caller, reservation, tokens=5, nano=1_000)
+        await process.settle(reservation, tokens=5, nano=1_000)
     # 40 tokens and 8,000 nano-USD are used by now
     assert (await process.refused(caller, Need(61, 1))).refused.dimension == "tokens"
     assert (await process.refused(caller, Need(1, 2_001))).refused.dimension == "budget"
@@ -177,7 +174,7 @@ async def test_settling_gives_back_what_was_not_used(processes: Any) -> None:
 
 async def test_more_than_expected_counts_too(processes: Any) -> None:
     process, caller = await processes(), policy(key=Limits(tokens_per_minute=100))
-    await process.settle(caller, await process.admit(caller, Need(10, 0)), tokens=95, nano=0)
+    await process.settle(await process.admit(caller, Need(10, 0)), tokens=95, nano=0)
     assert (await process.refused(caller, Need(6, 0))).refused.dimension == "tokens"
     await process.admit(caller, Need(5, 0))
 
@@ -216,7 +213,7 @@ async def test_a_minute_goes_by(processes: Any, redis: Redis) -> None:
     process, caller = await processes(), policy(key=Limits(requests_per_minute=3))
     for _ in range(5):
         for _ in range(3):
-            await process.settle(caller, await process.admit(caller))
+            await process.settle(await process.admit(caller))
         await process.refused(caller)
         await age(redis, caller.counted[0], 61)
     fields = await redis.hlen(f"sluice:q:s:key:{caller.counted[0].id}")
@@ -263,7 +260,7 @@ async def test_positions_are_found_again_after_redis_lost_them(
     await other.admit(caller)
     await other.refused(caller)
     for each in held:
-        await process.settle(caller, each)
+        await process.settle(each)
     await other.admit(caller)
 
 
@@ -273,7 +270,7 @@ async def test_an_alert_is_told_once_over_processes(processes: Any) -> None:
     scope = caller.counted[0]
     await several[0].seed(scope, Account.of(scope, Spend(), several[0].counters.now_ms()).pots[0])
     for process in several * 2:
-        await process.settle(caller, await process.admit(caller))
+        await process.settle(await process.admit(caller))
     assert sum(len(process.watcher.alerts) for process in several) == 1
 
 
@@ -341,8 +338,8 @@ class TestTiers:
         one, other = await processes(), await processes()
         half = Budget(period="day", limit_usd=Decimal("0.000002"))
         caller = policy(team=Limits(batch_max_concurrent=5, budgets=(half,)))
-        await one.settle(caller, await one.admit(caller))
-        await other.settle(caller, await other.admission.admit(caller, ONE, batch=True))
+        await one.settle(await one.admit(caller))
+        await other.settle(await other.admission.admit(caller, ONE, batch=True))
         assert (await one.refused(caller)).refused.dimension == "budget"
         with pytest.raises(AdmissionRefused):
             await one.admission.admit(caller, ONE, batch=True)
@@ -355,7 +352,7 @@ class TestTiers:
         first = await one.admission.admit(caller, ONE, batch=True)
         with pytest.raises(AdmissionRefused):
             await one.admission.admit(caller, ONE, batch=True)
-        await one.settle(caller, first)
+        await one.settle(first)
         await one.admission.admit(caller, ONE, batch=True)
 
     async def test_without_limits_of_its_own_it_counts_with_the_others(
