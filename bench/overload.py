@@ -23,7 +23,7 @@ from bench.machine import free_port
 from bench.sluice import State, installation, make_team_key
 
 _ANSWER_TOKENS = (16, 48)
-_WORDS = ("river", "stone", "cloud", "green", "window", "paper", "night", "market", "seven")
+WORDS = ("river", "stone", "cloud", "green", "window", "paper", "night", "market", "seven")
 _TEAMS = ("a", "b", "c", "flood")
 
 
@@ -131,7 +131,7 @@ class _Team:
         return [task.result() for task in tasks]
 
     async def _ask(self) -> Answer:
-        prompt = " ".join(self._draw.choices(_WORDS, k=self._words))
+        prompt = " ".join(self._draw.choices(WORDS, k=self._words))
         body = {
             "model": "bench",
             "messages": [{"role": "user", "content": prompt}],

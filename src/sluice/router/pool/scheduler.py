@@ -14,12 +14,12 @@ pile up until `take_hints`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from math import ceil
 
 from sluice.router.pool.actions import Action, Dispatch, PoolRequest, Yield
+from sluice.router.pool.batch_flights import BatchFlights, Flight
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.capacity import Capacity
 from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed, Tier
@@ -30,17 +30,6 @@ from sluice.router.pool.shares import TeamShares
 from sluice.router.pool.turns import Turns
 
 __all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A request at a replica."""
-
-    request: PoolRequest
-    queued: QueueRequest
-    decision: Decision
-    dispatched: float
-    started: bool = False
 
 
 class PoolScheduler:
@@ -72,8 +61,8 @@ class PoolScheduler:
         self._shares = TeamShares()
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
-        self._flights: dict[str, _Flight] = {}
-        self._batch: dict[str, dict[str, _Flight]] = {}
+        self._flights: dict[str, Flight] = {}
+        self._batch = BatchFlights()
         self._hints: list[Hint] = []
         #: So many batch requests are to make room at each replica for other gateways.
         self.pressed = 0
@@ -93,7 +82,7 @@ class PoolScheduler:
         self.loads.add(replica)
         self.loads[replica].free_blocks = limits.kv_blocks
         self._capacity.join(self.loads[replica], limits)
-        self._batch[replica] = {}
+        self._batch.join(replica)
         self.queue.expect(self._capacity.rate)
 
     def leave(self, replica: str) -> None:
@@ -101,7 +90,7 @@ class PoolScheduler:
         self.index.remove(replica)
         self.loads.remove(replica)
         self._capacity.leave(replica)
-        self._batch.pop(replica, None)
+        self._batch.leave(replica)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
             self._count(self._flights.pop(key), -1)
@@ -247,8 +236,8 @@ class PoolScheduler:
     def shown(self, request: str) -> None:
         """Its caller has seen output of it: it is not taken back to make room any more."""
         flight = self._flights.get(request)
-        if flight is not None and flight.request.tier == "batch":
-            self._batch[flight.decision.replica].pop(request, None)
+        if flight is not None:
+            self._batch.remove(flight)
 
     def move(self, request: str, avoid: Collection[str], now: float) -> Dispatch | None:
         """Its replica failed it before it answered: it goes elsewhere, at once and at no charge,
@@ -291,7 +280,7 @@ class PoolScheduler:
         if flight is None:
             return
         replica = flight.decision.replica
-        self._batch[replica].pop(request, None)
+        self._batch.remove(flight)
         self._count(flight, -1)
         self.loads.ended(request)
         self._hints.append(self.loads.hint(replica))
@@ -431,7 +420,7 @@ class PoolScheduler:
     def _over(self, request: PoolRequest) -> bool:
         return request.tier == "interactive" and self._shares.over(request.team)
 
-    def _count(self, flight: _Flight, change: int) -> None:
+    def _count(self, flight: Flight, change: int) -> None:
         if flight.request.tier == "interactive":
             self._shares.count(flight.request.team, change)
 
@@ -442,13 +431,12 @@ class PoolScheduler:
     def _dispatch(
         self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
     ) -> Dispatch:
-        flight = _Flight(request, queued, decision, now)
+        flight = Flight(request, queued, decision, now)
         self._flights[request.id] = flight
         self._count(flight, 1)
         if self.loads[decision.replica].queued_prefill_tokens == 0:
             self._capacity[decision.replica].began(now)
-        if request.tier == "batch":
-            self._batch[decision.replica][request.id] = flight
+        self._batch.add(flight)
         self._insert(decision.replica, request.prompt.hashes)
         self.loads.dispatched(
             request.id, decision.replica, decision.uncached_tokens, request.context_tokens
@@ -462,60 +450,29 @@ class PoolScheduler:
             self.loads[replica].free_blocks = self.index.free(replica)
 
     def _make_room(self, now: float) -> list[Action]:
-        """Take batch requests back where that lets the interactive one in whose turn it is.
-
-        Of the replicas where it helps, the one where the fewest must go, and there the youngest.
-        """
+        """Take batch requests back where that lets the interactive one in whose turn it is."""
         head = self.queue.head(now)
-        if head is None or head.tier == "batch" or not any(self._batch.values()):
+        if head is None or head.tier == "batch":
             return []
         request, _ = self._waiting[head.id]
-        depths = self.index.match(request.prompt.hashes)
-        best: list[_Flight] = []
-        for replica, flights in self._batch.items():
-            uncached = request.prompt.uncached(depths.get(replica, 0))
-            victims = self._victims(replica, flights, request, uncached, now)
-            if victims and (not best or len(victims) < len(best)):
-                best = victims
-        return [self._take_back(flight, now) for flight in best]
+        depths, over = self.index.match(request.prompt.hashes), self._over(request)
+        gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, now, over)
+        return [self._take_back(flight, now) for flight in gone]
 
     def _make_room_elsewhere(self, now: float) -> list[Action]:
         """Take back as many batch requests at each replica as interactive ones wait elsewhere."""
         pressed, self.pressed = self.pressed, 0
         if not pressed or not self.loads.urgent_elsewhere:
             return []
-        young = [flight for own in self._batch.values() for flight in list(own.values())[-pressed:]]
-        return [self._take_back(flight, now) for flight in young]
+        return [self._take_back(flight, now) for flight in self._batch.youngest(pressed)]
 
-    def _take_back(self, flight: _Flight, now: float) -> Yield:
+    def _take_back(self, flight: Flight, now: float) -> Yield:
         self.ended(flight.request.id, now)
         self.queue.restore(flight.queued, now)
         self._waiting[flight.request.id] = (flight.request, flight.queued)
         return Yield(flight.request.id, flight.decision.replica)
 
-    def _victims(
-        self,
-        replica: str,
-        flights: Mapping[str, _Flight],
-        head: PoolRequest,
-        uncached: int,
-        now: float,
-    ) -> list[_Flight]:
-        """The youngest batch requests at a replica without which there is room; [] if never."""
-        load, bound = replace(self.loads[replica]), self._capacity[replica]
-        context, over = head.context_tokens, self._over(head)
-        victims = []
-        for flight in reversed(list(flights.values())):
-            load.running -= 1
-            load.context_tokens -= flight.request.context_tokens
-            if not flight.started:
-                load.queued_prefill_tokens -= flight.decision.uncached_tokens
-            victims.append(flight)
-            if bound.admits(load, uncached, context, False, now, over):
-                return victims
-        return []
-
-    def _correct(self, flight: _Flight, cached: int) -> None:
+    def _correct(self, flight: Flight, cached: int) -> None:
         """Correct the index, unless the difference is what rounding makes of it.
 
         An engine computes at least a prompt's last token, and with it the block.
