@@ -1,9 +1,9 @@
 """A pool beyond its capacity: `python -m bench.overload --vllm URL [--vllm URL ...] --model NAME`.
 
 What it does within its objective when three times as much is asked of it, and what three teams that
-stay below their quarters feel of a fourth that asks for ten times its own. Capacity is what as many
-clients as the engines batch get within the objective. Answers are of different lengths, as people's
-are: of one length, all that began together would end together for ever.
+stay below their quarters feel of a fourth that asks for ten times its own. Capacity is what clients
+get within the objective, twice as many as the engines batch. Answers are of different lengths, as
+people's are: of one length, all that began together would end together for ever.
 """
 
 import argparse
@@ -35,11 +35,13 @@ class Answer:
         status: of its response.
         first: seconds to its first token, or to its refusal.
         whole: the answer came to its end.
+        queued: seconds in the gateway's queue.
     """
 
     status: int
     first: float
     whole: bool
+    queued: float
 
 
 def main() -> None:
@@ -75,7 +77,7 @@ async def _parts(url: str, keys: Sequence[str], args: argparse.Namespace) -> Non
         *others, flood = (
             _Team(session, url, key, seed, args.prompt_words) for seed, key in enumerate(keys)
         )
-        clients = args.max_running * len(args.vllm)
+        clients = 2 * args.max_running * len(args.vllm)
         await flood.closed(clients, seconds / 4)  # what is made once is made, and rates are learnt
         alone = await flood.closed(clients, seconds)
         capacity = _good(alone, objective) / seconds
@@ -145,7 +147,8 @@ class _Team:
                 if not first and (response.status != 200 or b'"content":"' in line):
                     first = time.perf_counter() - began
                 whole = whole or line.startswith(b"data: [DONE]")
-            return Answer(response.status, first or time.perf_counter() - began, whole)
+            queued = int(response.headers.get("x-queue-ms", "0")) / 1000
+            return Answer(response.status, first or time.perf_counter() - began, whole, queued)
 
 
 def _good(answers: Sequence[Answer], objective: float) -> int:
@@ -157,9 +160,11 @@ def _told(answers: Sequence[Answer], objective: float) -> str:
     refused = [each.first for each in answers if each.status == 503]
     other = len(answers) - len(served) - len(refused)
     late = sum(first > objective for first in served)
+    queued = [each.queued for each in answers if each.status == 200]
     return (
         f"{len(answers)} requests: {len(served)} served ({_times(served)} to the first token,"
-        f" {late} late), {len(refused)} refused ({_times(refused)}), {other} otherwise"
+        f" of which {_times(queued)} in the queue, {late} late), {len(refused)} refused"
+        f" ({_times(refused)}), {other} otherwise"
     )
 
 

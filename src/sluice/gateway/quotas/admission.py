@@ -116,6 +116,7 @@ class Admission:
         self._clock = clock
         self._accounts: dict[str, dict[Part, Account]] = {}  # by their level's id
         self._callers: dict[int, _Caller] = {}  # by the place in memory of `counted`
+        self._sharing: list[_Caller] = []  # who have a share open
         self._changes = 0
         self._spend = Spend()
         self._task: asyncio.Task[None] | None = None
@@ -130,8 +131,8 @@ class Admission:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._close_shares()
         accounts = self._all()
-        _recalled(accounts)
         for account in accounts:
             account.give_back()
         self._counters.tell(accounts, at_once=False)
@@ -261,11 +262,19 @@ class Admission:
         until = min(*leasing, now + (changes_ms - now_ms) / 1000)
         closed = partial(self._share_closed, caller)
         caller.share = Share.opened(caller.accounts, caller.pots, need, now_ms, until, closed)
+        if caller.share is not None:
+            self._sharing.append(caller)
 
     def _share_closed(self, caller: _Caller, quarter: int, spent: int) -> None:
         caller.share = None
+        self._sharing.remove(caller)
         self.charge(caller.policy, quarter * QUARTER_MS * 1000, spent)
         self._tell(caller)
+
+    def _close_shares(self) -> None:
+        for caller in self._sharing.copy():
+            if caller.share is not None:
+                caller.share.close()
 
     def _tell(self, caller: _Caller) -> None:
         """At once where others may wait for what has become free."""
@@ -338,7 +347,7 @@ class Admission:
         forget_at = self._clock() + IDLE_SECONDS
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            _recalled(self._all())
+            self._close_shares()
             now = self._clock()
             # before they lapse where it goes on, so that nobody has to wait for the next
             due = [
