@@ -77,9 +77,9 @@ class Caller:
     def let_in(self, gateway: Gateway) -> bool:
         """Whether the slot is free now, as a gateway sees it."""
         body = self._body("good", None)
-        status = self._limited.post(self.path, body, self._key.secret, gateway).status_code
-        assert status in (200, 429)
-        return status == 200
+        answer = self._limited.post(self.path, body, self._key.secret, gateway)
+        assert answer.status_code in (200, 429), answer.text
+        return answer.status_code == 200
 
     def check(self, exit_: str) -> None:
         """The slot is free at once, whichever gateway is asked."""

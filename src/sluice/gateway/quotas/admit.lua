@@ -30,6 +30,9 @@ local process, scopes, requests = message[1], message[2], message[3]
 
 local function number(value) return tonumber(value or 0) or 0 end
 
+-- Tokens that are promised: whoever comes again may by then be estimated to need some more.
+local function padded(tokens, limit) return math.min(math.ceil(tokens * 1.125), limit) end
+
 -- Sub-windows that have gone by leave the sums, and promises that are void with them.
 local function advance(scope)
     local last = math.min(index - COUNT, scope.high + GRACE + 1)
@@ -181,7 +184,8 @@ local function judge(request, states)
             refuse(n, 1, promise(scope, 'r', 'q', 1, scope.rpm, scope.requests) or 1e12)
         end
         if request[3] > 0 and scope.tpm >= 0 and scope.tokens + request[1] > scope.tpm then
-            refuse(n, 2, promise(scope, 't', 'u', request[1], scope.tpm, scope.tokens) or 1e12)
+            local need = request[1] > scope.tpm and request[1] or padded(request[1], scope.tpm)
+            refuse(n, 2, promise(scope, 't', 'u', need, scope.tpm, scope.tokens) or 1e12)
         end
     end
     return worst
@@ -193,7 +197,7 @@ local function take(request, states)
         local scope = states[request[i]]
         if scope.promised >= index - GRACE then
             redeem(scope, 'q', 1)
-            redeem(scope, 'u', request[1])
+            if scope.tpm >= 0 then redeem(scope, 'u', padded(request[1], scope.tpm)) end
         end
         shift(scope, index, 1, request[1])
         scope.slots, scope.own = scope.slots + slots, scope.own + slots

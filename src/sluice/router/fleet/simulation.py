@@ -340,7 +340,7 @@ def _gateway(config: FleetConfig, number: int) -> PoolScheduler:
     limits = ReplicaLimits(
         kv_blocks=max(1, round(config.blocks * config.index_factor)),
         block_tokens=config.block_tokens,
-        max_running=1_000_000,
+        max_running=1_000_000 if config.engine == "queue" else config.max_num_seqs,
         prefill_rate=config.prefill_rate,
     )
     for replica in range(config.replicas):

@@ -75,7 +75,7 @@ class BatchFlights:
             depths: leading blocks that each replica has of it.
             loads, capacity: of all replicas.
             now: seconds.
-            over: whether its team has more than its share already.
+            over: whether its team has had more than its share.
         """
         best: list[Flight] = []
         for replica, flights in self._flights.items():

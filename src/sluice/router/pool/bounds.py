@@ -72,7 +72,7 @@ class BoundPolicy:
     depth: float = 0.125
     batch_share: float = 0.75
     lead: float = 0.01
-    spare: float = 0.125
+    spare: float = 0.1875
 
 
 class ReplicaBound:
@@ -134,7 +134,7 @@ class ReplicaBound:
             context_tokens: prompt and output of the request together.
             batch: batch requests leave room for interactive ones.
             now: seconds.
-            over: its team has more than its share already.
+            over: its team has had more than its share.
         """
         if load.weight <= 0:
             return False

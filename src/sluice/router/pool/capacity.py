@@ -70,7 +70,7 @@ class Capacity:
             context_tokens: prompt and output of the request together.
             batch: whether it is a batch request.
             now: seconds.
-            over: whether its team has more than its share already.
+            over: whether its team has had more than its share.
         """
         bounds, depth_of = self._bounds, depths.get
         tokens, block_tokens = prompt.tokens, prompt.block_tokens

@@ -31,6 +31,7 @@ from itertools import count
 from math import ceil
 from typing import Literal
 
+from sluice.router.pool.active_teams import ActiveTeams
 from sluice.router.pool.lane import Entry, Lane
 from sluice.router.pool.queue_request import BANDS, Priority, QueueRequest, Tier
 from sluice.router.pool.rate import Drain
@@ -110,6 +111,7 @@ class FairQueue:
             "interactive": Lane(policy.ageing),
             "batch": Lane(policy.ageing),
         }
+        self._active = ActiveTeams(self._lanes["interactive"].counters)
         self._entries: dict[str, Entry] = {}
         self._deadlines: list[tuple[float, Entry]] = []
         self._order = count()
@@ -189,10 +191,11 @@ class FairQueue:
             heappush(self._deadlines, (latest, self._entries[request.id]))
         return Queued(expected)
 
-    def passes(self, request: QueueRequest) -> None:
+    def passes(self, request: QueueRequest, now: float) -> None:
         """A request goes by while nobody waits; its team is charged as if it had left the queue."""
         lane = self._lanes[request.tier]
-        lane.pass_by(request.team, self._policy.credit * self.rate / request.weight)
+        lane.pass_by(request.team, self._credit(request))
+        self._asks(request, now)
         lane.charge(request.team, self._service(request, request.input_tokens, 0))
 
     def restore(self, request: QueueRequest, now: float) -> None:
@@ -211,8 +214,9 @@ class FairQueue:
             raise ValueError(f"{request.id} waits already")
         lane = self._lanes[request.tier]
         entry = Entry(request, now, order, BANDS[request.priority])
-        lane.lift(request.team, self._policy.credit * self.rate / request.weight)
+        lane.lift(request.team, self._credit(request))
         lane.push(entry)
+        self._asks(request, now)
         self._entries[request.id] = entry
         self._drain.begin(now)
         key = (request.team, request.tier)
@@ -220,11 +224,24 @@ class FairQueue:
             self._team_drains[key] = Drain(_MEMORY_SECONDS)
         self._team_drains[key].begin(now)
 
+    def over(self, request: QueueRequest, now: float) -> bool:
+        """Whether the team of an interactive request has had more than its share, while others use
+        theirs: it leads another that asked lately by half of what a team may save up.
+
+        What becomes free goes to those that have had least anyway. But where one team has every
+        sequence of an engine's batch, the next of another waits for the end of a whole answer; so
+        who is over leaves a few free, see `ReplicaBound.admits`.
+        """
+        if request.tier == "batch":
+            return False
+        return self._active.lead(request.team, now) > 0.5 * self._credit(request)
+
     def next(self, now: float, fits: Callable[[QueueRequest], bool]) -> QueueRequest | None:
         """The next request, if there is room for it.
 
         Nothing overtakes the one whose turn it is: a smaller one behind would take the room
-        that it waits for.
+        that it waits for. But one whose team has had more than its share waits for no room that
+        it leaves to the others.
 
         Args:
             now: seconds.
@@ -240,7 +257,12 @@ class FairQueue:
                 continue
             request = entry.request
             if not fits(request):
-                return None
+                if not self.over(request, now):
+                    return None
+                entry = lane.first_but(lambda each: self.over(each, now))
+                if entry is None or not fits(entry.request):
+                    return None
+                request = entry.request
             lane.charge(request.team, self._service(request, request.input_tokens, 0))
             self._take(entry)
             work, rate = request.work_tokens, self._pool_rate
@@ -298,6 +320,14 @@ class FairQueue:
     def _take(self, entry: Entry) -> None:
         self._lanes[entry.request.tier].remove(entry)
         del self._entries[entry.request.id]
+
+    def _credit(self, request: QueueRequest) -> float:
+        """What its team may save up, in weighted tokens for its weight."""
+        return self._policy.credit * self.rate / request.weight
+
+    def _asks(self, request: QueueRequest, now: float) -> None:
+        if request.tier == "interactive":
+            self._active.asks(request.team, now)
 
     def _service(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> float:
         policy = self._policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -154,6 +155,19 @@ class Lane:
             if self._least(band) is not None:
                 line = band.lines[band.by_counter[0][2]]
                 self._clean(line, band)
+                return line.entries[0]
+        return None
+
+    def first_but(self, over: Callable[[QueueRequest], bool]) -> Entry | None:
+        """Whose turn it would be in the first band, but for the teams that are over their shares;
+        it takes a look at all."""
+        band = next((band for band in self.bands if band.lines), None)
+        if band is None:
+            return None
+        for team in sorted(band.lines, key=self.counters.__getitem__):
+            line = band.lines[team]
+            self._clean(line, band)
+            if not over(line.entries[0].request):
                 return line.entries[0]
         return None
 

@@ -26,7 +26,6 @@ from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, 
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, Load, LoadBook
 from sluice.router.pool.placement import Decision, Placement
-from sluice.router.pool.shares import TeamShares
 from sluice.router.pool.turns import Turns
 
 __all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
@@ -58,7 +57,6 @@ class PoolScheduler:
         self._placement = placement
         self._capacity = Capacity(bounds)
         self._turns = Turns(gateway, hint_seconds)
-        self._shares = TeamShares()
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, Flight] = {}
@@ -93,7 +91,7 @@ class PoolScheduler:
         self._batch.leave(replica)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
-            self._count(self._flights.pop(key), -1)
+            del self._flights[key]
         self.queue.expect(self._capacity.rate)
 
     def weigh(self, replica: str, weight: float) -> None:
@@ -112,7 +110,6 @@ class PoolScheduler:
             The refusal; None if it waits, perhaps only until the next `decide`.
         """
         work = self._work(request)
-        self._shares.asks(request.team, request.weight, now)
         if not len(self.queue):
             wait = self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now)
             if wait > 0:
@@ -143,12 +140,11 @@ class PoolScheduler:
         decision = self._placement.place(prompt, open_to, depths)
         load, batch = self.loads[decision.replica], request.tier == "batch"
         bound, context = self._capacity[decision.replica], request.context_tokens
-        self._shares.asks(request.team, request.weight, now)
-        over = self._over(request)
+        queued = self._queued(request, work)
+        over = self.queue.over(queued, now)
         if not bound.admits(load, decision.uncached_tokens, context, batch, now, over):
             return None  # there may be room elsewhere
-        queued = self._queued(request, work)
-        self.queue.passes(queued)
+        self.queue.passes(queued, now)
         return self._dispatch(request, queued, decision, now)
 
     def wake(self) -> float | None:
@@ -281,7 +277,6 @@ class PoolScheduler:
             return
         replica = flight.decision.replica
         self._batch.remove(flight)
-        self._count(flight, -1)
         self.loads.ended(request)
         self._hints.append(self.loads.hint(replica))
         if not flight.started:
@@ -382,14 +377,15 @@ class PoolScheduler:
         crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
         if (crowds and self._over_share()) or self._stands_back(queued.tier):
             return False
-        candidates = self._candidates(request, depths, now)
+        over = self.queue.over(queued, now)
+        candidates = self._candidates(request, depths, now, over)
         if not candidates:
             return False
         placed.append(self._placement.place(request.prompt, candidates, depths))
         return True
 
     def _candidates(
-        self, request: PoolRequest, depths: Mapping[str, int], now: float
+        self, request: PoolRequest, depths: Mapping[str, int], now: float, over: bool
     ) -> list[Load]:
         batch = request.tier == "batch"
         return self._capacity.with_room(
@@ -399,7 +395,7 @@ class PoolScheduler:
             request.context_tokens,
             batch,
             now,
-            self._over(request),
+            over,
         )
 
     def _reckon(self, replica: str) -> None:
@@ -417,13 +413,6 @@ class PoolScheduler:
             return False
         return self.loads.own_prefill_tokens >= self._capacity.room / (rivals + 1)
 
-    def _over(self, request: PoolRequest) -> bool:
-        return request.tier == "interactive" and self._shares.over(request.team)
-
-    def _count(self, flight: Flight, change: int) -> None:
-        if flight.request.tier == "interactive":
-            self._shares.count(flight.request.team, change)
-
     def _stands_back(self, tier: Tier) -> bool:
         """Whether interactive requests wait elsewhere, which batch requests do not pass."""
         return tier == "batch" and self.loads.urgent_elsewhere > 0
@@ -433,7 +422,6 @@ class PoolScheduler:
     ) -> Dispatch:
         flight = Flight(request, queued, decision, now)
         self._flights[request.id] = flight
-        self._count(flight, 1)
         if self.loads[decision.replica].queued_prefill_tokens == 0:
             self._capacity[decision.replica].began(now)
         self._batch.add(flight)
@@ -455,7 +443,7 @@ class PoolScheduler:
         if head is None or head.tier == "batch":
             return []
         request, _ = self._waiting[head.id]
-        depths, over = self.index.match(request.prompt.hashes), self._over(request)
+        depths, over = self.index.match(request.prompt.hashes), self.queue.over(head, now)
         gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, now, over)
         return [self._take_back(flight, now) for flight in gone]
 
