@@ -33,11 +33,14 @@ class ActiveTeams:
         seen.move_to_end(team)
 
     def lead(self, team: str, now: float) -> float:
-        """By how much more service than the team that has had the least; 0 where it is alone."""
+        """By how much more service than the team that has had the least; 0 where it is alone, or
+        new."""
         if now - self._looked >= _LOOK_SECONDS:
             seen = self._seen
             while seen and next(iter(seen.values())) < now - ACTIVE_SECONDS:
                 seen.popitem(last=False)
             self._least = min((self._counters[each] for each in seen), default=0.0)
             self._looked = now
-        return self._counters[team] - self._least if len(self._seen) > 1 else 0.0
+        if team not in self._seen or len(self._seen) == 1:
+            return 0.0
+        return self._counters[team] - self._least
