@@ -34,7 +34,7 @@ from typing import Literal
 from sluice.router.pool.active_teams import ActiveTeams
 from sluice.router.pool.lane import Entry, Lane
 from sluice.router.pool.queue_request import BANDS, Priority, QueueRequest, Tier
-from sluice.router.pool.rate import Drain
+from sluice.router.pool.rate import Drain, PeakRate
 
 __all__ = [
     "FairQueue",
@@ -48,6 +48,9 @@ __all__ = [
 
 #: Time constant in seconds with which the rate of draining is forgotten.
 _MEMORY_SECONDS = 10.0
+
+#: The same, of the most that was seen of the pool's service.
+_CREDIT_MEMORY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ class QueuePolicy:
     Attributes:
         input_weight: service for an input token.
         output_weight: service for an output token.
-        credit: seconds of the pool's whole work that a team may have saved up; 0 is plain VTC.
+        credit: seconds of the pool's whole service, as it was at most of late, that a team may
+            have saved up; 0 is plain VTC.
         ageing: seconds of waiting that lift a request by one band.
         max_waiting: requests that may wait in all.
         margin: part of the SLO that the expected time may take; the rest is for surprises.
@@ -116,6 +120,7 @@ class FairQueue:
         self._deadlines: list[tuple[float, Entry]] = []
         self._order = count()
         self._pool_rate = rate
+        self._served = PeakRate(_CREDIT_MEMORY_SECONDS)
         self._drain = Drain(_MEMORY_SECONDS)
         self._team_drains: dict[tuple[str, Tier], Drain] = {}
 
@@ -194,9 +199,10 @@ class FairQueue:
     def passes(self, request: QueueRequest, now: float) -> None:
         """A request goes by while nobody waits; its team is charged as if it had left the queue."""
         lane = self._lanes[request.tier]
+        self._served.look(now)
         lane.pass_by(request.team, self._credit(request))
         self._asks(request, now)
-        lane.charge(request.team, self._service(request, request.input_tokens, 0))
+        self._charge(request, request.input_tokens, 0)
 
     def restore(self, request: QueueRequest, now: float) -> None:
         """Put a request back that left and was not served: first in its team's line, not charged.
@@ -206,8 +212,7 @@ class FairQueue:
             now: seconds.
         """
         self._push(request, now, -next(self._order))
-        refund = -self._service(request, request.input_tokens, 0)
-        self._lanes[request.tier].charge(request.team, refund)
+        self._charge(request, -request.input_tokens, 0)
 
     def _push(self, request: QueueRequest, now: float, order: int) -> None:
         if request.id in self._entries:
@@ -263,7 +268,8 @@ class FairQueue:
                 if entry is None or not fits(entry.request):
                     return None
                 request = entry.request
-            lane.charge(request.team, self._service(request, request.input_tokens, 0))
+            self._served.look(now)
+            self._charge(request, request.input_tokens, 0)
             self._take(entry)
             work, rate = request.work_tokens, self._pool_rate
             self._drain.took(work, now, bool(self._entries), rate)
@@ -301,8 +307,7 @@ class FairQueue:
             request: that left the queue.
             output_tokens: generated since the last call.
         """
-        lane = self._lanes[request.tier]
-        lane.charge(request.team, self._service(request, 0, output_tokens))
+        self._charge(request, 0, output_tokens)
 
     def expired(self, now: float) -> Iterator[Shed]:
         """Refuse those whose time is over; they leave the queue.
@@ -323,13 +328,15 @@ class FairQueue:
 
     def _credit(self, request: QueueRequest) -> float:
         """What its team may save up, in weighted tokens for its weight."""
-        return self._policy.credit * self.rate / request.weight
+        most = self._pool_rate if self._served.value is None else self._served.value
+        return self._policy.credit * most / request.weight
 
     def _asks(self, request: QueueRequest, now: float) -> None:
         if request.tier == "interactive":
             self._active.asks(request.team, now)
 
-    def _service(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> float:
+    def _charge(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> None:
         policy = self._policy
-        tokens = policy.input_weight * input_tokens + policy.output_weight * output_tokens
-        return tokens / request.weight
+        service = policy.input_weight * input_tokens + policy.output_weight * output_tokens
+        self._served.add(service)
+        self._lanes[request.tier].charge(request.team, service / request.weight)

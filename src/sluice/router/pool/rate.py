@@ -61,3 +61,32 @@ class Drain:
     def end(self) -> None:
         """Nothing waits any more, though nothing was served."""
         self._since = None
+
+
+class PeakRate:
+    """The most of something a second that was seen of late."""
+
+    def __init__(self, memory: float) -> None:
+        """Args:
+        memory: time constant of forgetting, in seconds.
+        """
+        #: None until a second was seen.
+        self.value: float | None = None
+        self._memory = memory
+        self._amount = 0.0
+        self._since: float | None = None
+
+    def add(self, amount: float) -> None:
+        """So much more since the last `look`."""
+        self._amount += amount
+
+    def look(self, now: float) -> None:
+        """What came since a second ago or longer counts now."""
+        if self._since is None:
+            self._since = now
+        elapsed = now - self._since
+        if elapsed < 1.0:
+            return
+        before = (self.value or 0.0) * exp(-elapsed / self._memory)
+        self.value = max(self._amount / elapsed, before)
+        self._amount, self._since = 0.0, now
