@@ -24,7 +24,9 @@ SLOW = (
     "gateway/learning/test_whole_loop.py",
     "gateway/batch/test_engine.py",
     "gateway/batch/test_items.py",
+    "gateway/cli/test_start_errors.py",
     "gateway/quotas/test_budget_changes.py",
+    "gateway/quotas/test_counted_calls.py",
     "gateway/quotas/test_exits.py",
     "gateway/registry/test_served.py",
     "gateway/routing/test_auto.py",
@@ -48,8 +50,11 @@ SLOW = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark them; and where several processes share them, have the slow files first.
+
+    One that begins last would keep the other processes waiting.
+    """
     here = Path(__file__).parent
     for item in items:
         path = item.path.relative_to(here).as_posix()
@@ -57,3 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if path.startswith("drills"):
             item.add_marker(pytest.mark.drill)
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)

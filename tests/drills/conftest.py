@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.gateway.embedded import EmbeddedPostgres
+from sluice.migrations import migrate
 from tests.drills.fleet import Fleet
 from tests.drills.site import Site
-from tests.servers import RunningServer
+from tests.servers import RunningServer, data_directory, running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Path]:
+    """A data directory with a database that has the schema; nothing runs there."""
+    with data_directory() as path:
+        server = RunningServer(EmbeddedPostgres(path))
+        try:
+            server.start()
+            asyncio.run(migrate(server.url))
+            server.stop()
+        finally:
+            server.kill()
+        yield path
+
+
+@pytest.fixture
+def postgres_server(cluster: Path) -> Iterator[Callable[[], RunningServer]]:
+    """Starts Postgres servers that the test may stop, each with data of its own.
+
+    They begin as copies: every drill has one, and to make its data takes several times as long.
+    """
+
+    def copied(path: Path) -> EmbeddedPostgres:
+        # By a program that keeps the owner, who is somebody else under root.
+        subprocess.run(["cp", "-a", str(cluster / "postgres"), str(path)], check=True)
+        return EmbeddedPostgres(path)
+
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(running(copied))
 
 
 @pytest.fixture
@@ -22,10 +56,10 @@ def site(
 ) -> Iterator[Site]:
     """An installation of the test's own, running."""
     with contextlib.ExitStack() as stack:
-        running = Site(postgres_server(), valkey_server(), tmp_path)
-        stack.callback(running.close)
-        running.start()
-        yield running
+        made = Site(postgres_server(), valkey_server(), tmp_path)
+        stack.callback(made.close)
+        made.start()
+        yield made
 
 
 StartFleet = Callable[..., Fleet]

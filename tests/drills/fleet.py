@@ -12,9 +12,8 @@ import redis as redis_client
 from sluice.migrations import migrate
 from tests.drills.books import Books
 from tests.drills.judge import Seen, seen
-from tests.harness.gateway import Gateway, Process, free_port, sluice
+from tests.harness.gateway import Gateway, Process, free_port, sluice, start_together
 from tests.harness.limited import Limited
-from tests.harness.polling import eventually
 from tests.servers import RunningServer
 
 #: Models: the second is for upstream errors, so that these rest nobody else's provider.
@@ -25,9 +24,6 @@ PRICE = {"input_per_mtok": "0.05", "output_per_mtok": "10"}
 NANO_PER_TOKEN = (50, 10_000)
 
 MAX_BODY_BYTES = 100_000
-
-#: That many processes start at the same time: on a small machine it takes a while.
-START_SECONDS = 90.0
 
 #: Debian's place for it. The wall clock of a gateway that runs with it can be set.
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
@@ -114,11 +110,8 @@ class Fleet(Books):
         """Start what is ours."""
         asyncio.run(migrate(self.database_url))
         self.judge.start()
-        for number in range(len(self.gateways)):
-            self.restart(number)
         self.billing.start()
-        for gateway in self.gateways:
-            eventually(gateway.answers, START_SECONDS)
+        start_together(self.gateways)
 
     def close(self) -> None:
         """End it, without ceremony."""

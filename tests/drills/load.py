@@ -114,6 +114,7 @@ class Crowd:
         self._stop = threading.Event()
         self.answers: list[Answer] = []
         self.in_flight = 0
+        self._complete = 0
         self._answered_at = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -122,11 +123,6 @@ class Crowd:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def complete(self) -> list[Answer]:
-        """The answers that clients saw complete."""
-        return [answer for answer in tuple(self.answers) if answer.complete]
 
     @property
     def faults(self) -> Counter[str]:
@@ -145,8 +141,8 @@ class Crowd:
 
     def wait_for_more(self, complete: int, seconds: float = 30) -> None:
         """Until so many more answers are complete."""
-        goal = len(self.complete) + complete
-        eventually(lambda: len(self.complete) >= goal, seconds, 0.005)
+        goal = self._complete + complete
+        eventually(lambda: self._complete >= goal, seconds, 0.005)
 
     def wait_for_silence(self, silence: float, seconds: float = 30) -> None:
         """Until nothing has been answered for so long."""
@@ -182,6 +178,7 @@ class Crowd:
                 answer.fault = type(error).__name__
             self.in_flight -= 1
             self.answers.append(answer)
+            self._complete += answer.complete
             self._answered_at = time.monotonic()
             if answer.fault is not None:
                 await asyncio.sleep(REST_SECONDS)

@@ -60,8 +60,8 @@ class Site(Books):
     def start(self) -> None:
         """Start what is ours."""
         asyncio.run(migrate(self.postgres.url))
-        self.gateway.start()
         self.billing.start()
+        self.gateway.start()
         eventually(self._joined, 30)
 
     def close(self) -> None:

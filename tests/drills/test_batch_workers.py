@@ -27,9 +27,9 @@ from tests.servers import RunningServer
 
 pytestmark = pytest.mark.slow
 
-ITEMS = int(os.environ.get("SLUICE_DRILL_ITEMS", "2000"))
+ITEMS = int(os.environ.get("SLUICE_DRILL_ITEMS", "1200"))
 WORKERS = 3
-KILL_SECONDS = 5.0
+KILL_SECONDS = 4.0 if ITEMS < 10_000 else 5.0
 
 #: An item takes half a second, so that killed workers have many in hand.
 CONFIG: dict[str, Any] = {

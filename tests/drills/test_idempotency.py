@@ -19,7 +19,7 @@ import pytest
 
 from sluice.migrations import migrate
 from tests.drills.books import Books
-from tests.harness.gateway import TEAM_KEY, Gateway, Process, sluice
+from tests.harness.gateway import TEAM_KEY, Gateway, Process, sluice, start_together
 from tests.harness.polling import eventually
 from tests.harness.upstream import Call, Upstream, chunk, completion
 from tests.servers import RunningServer
@@ -109,9 +109,8 @@ class Installation(Books):
 
     def start(self) -> None:
         asyncio.run(migrate(self.database_url))
-        for gateway in self.gateways:
-            gateway.start()
         self.billing.start()
+        start_together(self.gateways)
 
     def close(self) -> None:
         for process in (*self.gateways, self.billing):
@@ -268,7 +267,7 @@ def generating(installation: Installation) -> Gateway:
     return eventually(found)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_gateway_that_is_not_generating_is_killed(installation: Installation, seed: int) -> None:
     urls = [gateway.url for gateway in installation.gateways]
     callers = Callers(urls, [asked("drill")] * CLIENTS, seed)
@@ -290,7 +289,7 @@ def test_a_gateway_that_is_not_generating_is_killed(installation: Installation, 
     assert row["cost_nano_usd"] == 7 * 3_000 + WORDS * 15_000
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_the_generating_gateway_is_killed(installation: Installation, seed: int) -> None:
     urls = [gateway.url for gateway in installation.gateways]
     callers = Callers(urls, [asked("drill")] * CLIENTS, seed)
@@ -328,7 +327,7 @@ def _delivered_is_charged(callers: Callers, lost: Any) -> None:
     assert lost["cost_nano_usd"] == lost["input_tokens"] * 3_000 + lost["output_tokens"] * 15_000
 
 
-@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("seed", [5, pytest.param(6, marks=pytest.mark.long)])
 def test_many_keys_while_gateways_die_and_come_back(installation: Installation, seed: int) -> None:
     urls = [gateway.url for gateway in installation.gateways]
     asks = [asked(f"many-{number}-end", number % 2 == 0) for number in range(60)]

@@ -76,7 +76,8 @@ def test_new_requests_are_turned_away_while_others_finish(site: Site) -> None:
         assert list(lines)[-1] == "data: [DONE]"
     assert site.gateway.wait(10) == 0
     site.settle()
-    assert [row["status"] for row in site.query("SELECT status FROM usage_records")] == ["ok"]
+    # among them those that asked before the gateway was told
+    assert {row["status"] for row in site.query("SELECT status FROM usage_records")} == {"ok"}
 
 
 def test_a_stream_longer_than_the_drain_ends_with_an_error(site: Site) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -46,20 +48,30 @@ def engine_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def vllm_engine(vllm_python: Path, tiny_model: Path, engine_logs: Path) -> Iterator[VllmEngine]:
-    """A real vLLM that generates."""
-    with VllmEngine(vllm_python, tiny_model, log=engine_logs / "vllm.log") as engine:
-        yield engine
+def vllm_engines(
+    vllm_python: Path, tiny_model: Path, engine_logs: Path
+) -> Iterator[tuple[VllmEngine, VllmEngine]]:
+    """A real vLLM that generates and one that embeds.
+
+    They start together: each takes a core for a third of a minute, to import what it has.
+    """
+    generate = VllmEngine(vllm_python, tiny_model, log=engine_logs / "vllm.log")
+    embed = VllmEngine(vllm_python, tiny_model, log=engine_logs / "vllm-embed.log", task="embed")
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        list(pool.map(stack.enter_context, (generate, embed)))
+        yield generate, embed
 
 
 @pytest.fixture(scope="session")
-def vllm_embed_engine(
-    vllm_python: Path, tiny_model: Path, engine_logs: Path
-) -> Iterator[VllmEngine]:
-    """A real vLLM that embeds."""
-    log = engine_logs / "vllm-embed.log"
-    with VllmEngine(vllm_python, tiny_model, log=log, task="embed") as engine:
-        yield engine
+def vllm_engine(vllm_engines: tuple[VllmEngine, VllmEngine]) -> VllmEngine:
+    """The real vLLM that generates."""
+    return vllm_engines[0]
+
+
+@pytest.fixture(scope="session")
+def vllm_embed_engine(vllm_engines: tuple[VllmEngine, VllmEngine]) -> VllmEngine:
+    """The real vLLM that embeds."""
+    return vllm_engines[1]
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ ADMIN_KEY = "sk-test-admin-0123456789abcdef0123456789abcde"
 #: Below those that systems give to outgoing connections; a range for each of several test runners.
 _PORTS = 3_000
 _FIRST_PORT = 20_000 + _PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
-_ports = itertools.cycle(range(_FIRST_PORT, _FIRST_PORT + _PORTS))
+#: Gateways share ports: where each run began at the same one, they would share those of another's.
+_OFFSET = os.getpid() * 97 % _PORTS
+_ports = itertools.cycle(_FIRST_PORT + (_OFFSET + n) % _PORTS for n in range(_PORTS))
 _ports_lock = threading.Lock()
 
 
@@ -189,3 +191,11 @@ class Gateway(Process):
             ):
                 total += float(line.rsplit(" ", 1)[1])
         return total
+
+
+def start_together(gateways: Sequence[Gateway], seconds: float = 90.0) -> None:
+    """Start several, each while the others do: on a small machine that takes a while."""
+    for gateway in gateways:
+        Process.start(gateway)
+    for gateway in gateways:
+        eventually(gateway.answers, seconds)

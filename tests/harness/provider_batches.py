@@ -7,7 +7,7 @@ request's body; a test may give single requests another end.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -48,12 +48,14 @@ class _Server:
     Attributes:
         batches: by their ids, oldest first.
         fail: is asked before each call, and may give the answer to it.
+        done: is told of each call that was carried out, and its answer waits for it.
         lose_answers: calls that make a batch do so, and their answers are lost.
     """
 
     def __init__(self) -> None:
         self.batches: dict[str, Held] = {}
         self.fail: Callable[[web.Request], web.StreamResponse | None] = lambda request: None
+        self.done: Callable[[web.Request], Awaitable[None]] | None = None
         self.lose_answers = False
         self.calls: list[tuple[str, str]] = []
         app = web.Application(middlewares=[self._noting], client_max_size=1 << 28)
@@ -78,6 +80,8 @@ class _Server:
         if failure is not None:
             return failure
         answer: web.StreamResponse = await handler(request)
+        if self.done is not None:
+            await self.done(request)
         return answer
 
     def _held(self, request: web.Request) -> Held:
@@ -165,7 +169,7 @@ class OpenAIProvider(_Server):
             }
         )
 
-    async def _content(self, request: web.Request) -> web.Response:
+    async def _content(self, request: web.Request) -> web.StreamResponse:
         return web.Response(body=self.files[request.match_info["id"]])
 
     async def _delete(self, request: web.Request) -> web.Response:
