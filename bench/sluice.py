@@ -260,10 +260,6 @@ class SluiceAuto(Sluice):
     paired = True
     holds = False
 
-    def cpu_seconds(self) -> float:
-        """Processor time of the gateway until now."""
-        return self._servers[0].cpu_seconds()
-
     def _open_lanes(self, upstream: str) -> list[Lane]:
         return [
             Lane(BY_NAME, Endpoint(self._base, "bench-vllm", _KEY)),
