@@ -21,7 +21,7 @@ def test_features_are_the_same_in_every_process_and_release() -> None:
     """Stored features and model files depend on them: a change needs another version."""
     found = extract(RequestView("Add 2 and 3.", length=42, system="Be kind."))
     assert found.hex() == (
-        "0100450000000066000000000000000000"
+        "02004500000000aa0000000000000000000000"
         "007a000042e200006d9b01000dbe0100e5660200e77302009b8e020049ad020011c00200a5d30200"
     )
 
@@ -32,21 +32,21 @@ MANY = "Solve x^2 = 4; prove it.\n\n```\ndef f(): return {'a_b': 1 == 2}\n``` âˆ
 @pytest.mark.parametrize(
     ("view", "signals", "digest"),
     [
-        (RequestView(""), "000000000000000000000000ff000000", "efdb9f10d27d98ad"),
+        (RequestView(""), "0000000000000000000000000000ff000000", "50d80d11b3b520f7"),
         (
             RequestView("Who sang in that band?", 52),
-            "00490000000000000000009900000000",
-            "f53b9b24fee64a20",
+            "004900000000000000000000009900000000",
+            "a7eaa1f85b6096c4",
         ),
         (
             RequestView(MANY, 300, "Be brief.", 5, True, True, True),
-            "3c69764daaaaaa55550000001bffffff",
-            "13e718fb5611c51f",
+            "4369764daaaadb555500000000001bffffff",
+            "d3d7942819affc7f",
         ),
         (
             RequestView("why must the total price of 7 be less? " * 25, 1_030),
-            "fd8000000000e4995500330000000000",
-            "cf23cd5c2dde5b68",
+            "ff8000000000f49955003300000000000000",
+            "d77cec1f6a2b79a1",
         ),
     ],
 )
@@ -83,7 +83,7 @@ def test_any_text_has_bounded_features(alphabet: str) -> None:
     draw = random.Random(1)
     for size in (0, 1, 1_000, 50_000):
         found = extract(RequestView.of_prompt("".join(draw.choices(alphabet, k=size))))
-        assert len(found) <= 17 + 4 * 2 * 320
+        assert len(found) <= 19 + 4 * 2 * 220
 
 
 def test_lone_surrogates_are_scored_too() -> None:
@@ -92,11 +92,20 @@ def test_lone_surrogates_are_scored_too() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [b"", b"\x01", b"\x02" + bytes(16), b"\x01" + bytes(17), b"\x01" + bytes(16) + b"\xff" * 4],
+    [b"", b"\x02", b"\x01" + bytes(18), b"\x02" + bytes(19), b"\x02" + bytes(18) + b"\xff" * 4],
 )
 def test_other_bytes_are_refused(bad: bytes) -> None:
     with pytest.raises(ValueError, match="no features"):
         words_of(bad)
+
+
+def test_listed_answers_are_not_part_of_the_questions_length() -> None:
+    question = "Which of these rivers ends in the sea that is named after a colour?"
+    listed = "\n(a) the Danube, which is long\n(b) the Rhine\n(c) the Rhone\n"
+    assert signals(question + listed)["length"] == signals(question)["length"]
+    two = "\nA) the Danube\nB) the Rhine"
+    assert signals(question + two)["choices"] == 0
+    assert signals(question + two)["length"] > signals(question)["length"]
 
 
 def test_signals_tell_kinds_of_text_apart() -> None:
@@ -106,6 +115,10 @@ def test_signals_tell_kinds_of_text_apart() -> None:
     )
     trivia = signals("Who sang in the band when it was founded?")
     prose = signals("Each day she sells 4 cakes for 3 dollars. How much does she earn in a week?")
+    exam = signals("Which is a prime?\nA. 4\nB. 6\nC. 7\nD. 9")
+    assert exam["choices"] == 255
+    assert maths["choices"] == trivia["choices"] == 0
+    assert signals("He left because it rained, although he had time.")["connectives"] > 100
     assert maths["maths"] > max(code["maths"], trivia["maths"], prose["maths"])
     assert code["code"] > max(maths["code"], trivia["code"], prose["code"])
     assert trivia["factual"] > max(maths["factual"], code["factual"], prose["factual"])

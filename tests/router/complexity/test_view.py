@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -85,7 +86,7 @@ def test_tools_and_schemas_are_seen() -> None:
 
 
 def test_long_texts_lose_their_middle() -> None:
-    text = "a" * HEAD + "b" * 50_000 + "c" * TAIL
+    text = "a" * HEAD + "b" * 30_000 + "c" * TAIL
     assert chat(("user", text)).text == cut(text) == "a" * HEAD + "\n" + "c" * TAIL
 
 
@@ -101,6 +102,19 @@ def test_the_end_of_a_huge_conversation_is_read() -> None:
     turns = [("user", "word " * 20_000), ("assistant", "yes"), ("user", 'why "not"?\nProve it.')]
     text = chat(*turns).text
     assert text.endswith('why "not"?\nProve it.')
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+def test_the_last_question_of_a_huge_conversation_is_found(spaced: bool) -> None:
+    asked = 'Is {"role":"user","content":"x"} a message? Prove that it is none.'
+    turns = [
+        {"role": "user", "content": "word " * 20_000},
+        {"role": "assistant", "content": "I see."},
+        {"role": "user", "content": asked},
+        {"role": "tool", "content": 'the result is {"role":"user"}'},
+    ]
+    raw = json.dumps(turns).encode() if spaced else msgspec.json.encode(turns)
+    assert read_view({"messages": msgspec.Raw(raw)}).text == asked
 
 
 @pytest.mark.parametrize(

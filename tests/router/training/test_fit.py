@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from sluice.router.complexity.features import BUCKETS
+from sluice.router.complexity.rule import WEIGHTS
 from sluice.router.complexity.scorer import Scorer
+from sluice.router.complexity.signals import SIGNALS
 from sluice.router.complexity.view import RequestView
 from sluice.router.training.curve import Outcomes, measure
-from sluice.router.training.design import Design
-from sluice.router.training.fit import MIN_LABELS, Trained, train
+from sluice.router.training.design import RULE, Design
+from sluice.router.training.fit import MIN_LABELS, Labels, Trained, train
 from sluice.router.training.promotion import compare
 from sluice.router.training.report import render_comparison, render_trained
 from sluice.router.training.ridge import ridge
@@ -96,6 +98,30 @@ def test_ridge_is_the_solution_of_its_equations() -> None:
     rest = weights * (target - fit.predict(design))
     pull = design.columns(rest, BUCKETS)
     np.testing.assert_allclose(pull, 4.0 * fit.table, atol=2e-2)
+
+
+def test_what_labels_do_not_say_is_as_the_rule_says() -> None:
+    labels = Labels(outcomes.rows(120))
+    fit = labels.fit(np.ones(120, dtype=bool), {1e9: 1.0})
+    worth = fit.signals[SIGNALS.index("maths")] / WEIGHTS["maths"]
+    assert 0.02 < worth < 0.2
+    np.testing.assert_allclose(fit.signals, worth * RULE, atol=1e-6)
+    np.testing.assert_allclose(fit.table, 0, atol=1e-6)
+
+
+def test_penalties_count_by_how_well_they_predict() -> None:
+    labels = Labels(outcomes.rows(300))
+    truth = labels.strong - labels.weak
+    counts = labels.counts({1.0: truth + 0.3, 2.0: truth + 0.3, 3.0: truth + 0.9})
+    assert counts == {1.0: 0.5, 2.0: 0.5}
+    assert sum(train(outcomes.rows(150)).penalties.values()) == pytest.approx(1)
+
+
+def test_the_folds_fits_are_on_one_level() -> None:
+    labels = Labels(outcomes.rows(120))
+    found = labels.cross_validated({1e9: 1.0})
+    belief = found - labels.fit(np.ones(120, dtype=bool), {1e9: 1.0}).predict(labels.design)
+    assert belief.std() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_hundred_labels_are_the_least() -> None:

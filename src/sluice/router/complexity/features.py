@@ -16,7 +16,7 @@ from zlib import crc32
 from sluice.router.complexity.signals import SIGNALS, count_signals
 from sluice.router.complexity.view import RequestView
 
-VERSION = 1
+VERSION = 2
 #: Size of the table of weights; a power of two.
 BUCKETS = 1 << 18
 _MASK = BUCKETS - 1
@@ -31,7 +31,7 @@ _TOKEN = re.compile(
 )
 #: Words that are looked at, of the beginning and of the end: a text of single letters has one
 #: for every two characters.
-_FIRST, _LAST = 100, 220
+_FIRST, _LAST = 70, 150
 #: Where the hash of the system message begins, so that it is not that of a word.
 _SYSTEM_SEED = 0x5353
 

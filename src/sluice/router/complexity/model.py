@@ -106,7 +106,8 @@ def unpack(data: bytes) -> Model:
         raise InvalidModel("this is no router model") from None
     if (header.format, header.version, header.features) != (_FORMAT, _VERSION, features.VERSION):
         raise InvalidModel(
-            f"router model of another version: {header.version}, features {header.features}"
+            f"router model of another version: {header.version}, features {header.features}; "
+            f"{_VERSION}, features {features.VERSION} is read. Train it anew"
         )
     model = _model(header, _table(data[end + 1 :]))
     figures = (model.bias, model.usual_wording, model.centre, *model.signals, *model.usual)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, sqrt
-from operator import mul
+from operator import itemgetter, mul
 
 import msgspec
 
@@ -125,9 +125,12 @@ class Scorer:
     def _wording(self, words: Sequence[int]) -> float:
         """What the words amount to."""
         table = self._model.table
-        if not table:
+        if not table or not words:
             return 0.0
-        return sum(map(table.__getitem__, words)) / sqrt(max(len(words), 1))
+        if len(words) == 1:  # of which a getter makes no tuple
+            return table[words[0]]
+        weights: tuple[float, ...] = itemgetter(*words)(table)
+        return sum(weights) / sqrt(len(words))
 
     def _score(self, signals: bytes, wording: float) -> float:
         logit = (self._benefit(signals, wording) - self._model.centre) / self._model.scale

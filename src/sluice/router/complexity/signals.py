@@ -1,10 +1,11 @@
-"""What can be counted of a request: sixteen signals between 0 and 1.
+"""What can be counted of a request: eighteen signals between 0 and 1.
 
 Each is kept as one byte, so that a stored request and a live one have the same values.
 """
 
 from __future__ import annotations
 
+import re
 from math import log, log1p
 
 from sluice.router.complexity.view import RequestView
@@ -12,7 +13,7 @@ from sluice.router.complexity.view import RequestView
 #: Their names, in the order in which they are stored. Stored features and model files depend on
 #: the order and on what each means: a change of either needs a new `features.VERSION`.
 SIGNALS = (
-    "length",  # of the text, logarithmic
+    "length",  # of the text without the answers it lists, logarithmic
     "context",  # of the whole prompt, logarithmic
     "turns",
     "lines",
@@ -23,6 +24,8 @@ SIGNALS = (
     "reasoning",  # why, prove, explain, compare
     "writing",  # write, implement, draft
     "constraints",  # must, exactly, without
+    "connectives",  # because, although, if, until: statements that bear on one another
+    "choices",  # lists three answers or more: the right one is recognised, not worked out
     "factual",  # who, when, where, which in a short text: looked up, not worked out
     "foreign",  # share of text that is not ASCII
     "tools",
@@ -31,7 +34,7 @@ SIGNALS = (
 )
 
 #: Characters of a text at which `length` is 0, and 1.
-_SHORTEST, _LONGEST = 40, 1000
+_SHORTEST, _LONGEST = 40, 700
 
 _MATHS = frozenset(
     b"""algebra angle area arithmetic circle coefficient compute cosine cube degree denominator
@@ -75,6 +78,10 @@ _CONSTRAINTS = frozenset(
     b"""avoid between both exactly except following given incorrect least most must never no not
     only requires same should unless until valid without""".split()
 )
+_CONNECTIVES = frozenset(
+    b"""after although because before but despite however if instead since so then therefore though
+    thus unless until when whereas while yet""".split()
+)
 _FACTUAL = frozenset(
     b"""actor album author band birth born capital cast city country define defined film founded
     game known located meaning movie name named played player president released season sang
@@ -84,12 +91,25 @@ _FACTUAL = frozenset(
 
 
 #: In the order of the bytes in `_COUNTS`.
-_SETS = (_MATHS, _CODE, _QUANTITIES, _REASONING, _WRITING, _CONSTRAINTS, _FACTUAL)
+_SETS = (
+    _MATHS,
+    _CODE,
+    _QUANTITIES,
+    _REASONING,
+    _WRITING,
+    _CONSTRAINTS,
+    _CONNECTIVES,
+    _FACTUAL,
+)
 _KNOWN: frozenset[bytes] = frozenset().union(*_SETS)
 #: Which sets a word is in, a byte a set: sums of them are the counts of all sets at once.
 _COUNTS = {
     word: sum((word in words) << 8 * place for place, words in enumerate(_SETS)) for word in _KNOWN
 }
+
+#: `A. `, `b) ` or `(C) ` at the beginning of a line.
+_CHOICE = re.compile(rb"\n[ \t]*\(?[a-j][.):]\s")
+_FEWEST_CHOICES = 3
 
 
 def _byte(value: float) -> int:
@@ -106,7 +126,7 @@ def _saturated(half: int) -> bytes:
     return bytes(_byte(_saturating(count, half)) for count in range(510 * half))
 
 
-_AT_2, _AT_3, _AT_4, _AT_8 = map(_saturated, (2, 3, 4, 8))
+_AT_1, _AT_2, _AT_4, _AT_8 = map(_saturated, (1, 2, 4, 8))
 _LENGTH = bytes(
     _byte(log(max(length, _SHORTEST) / _SHORTEST) / log(_LONGEST / _SHORTEST))
     for length in range(_LONGEST + 1)
@@ -126,8 +146,11 @@ def count_signals(view: RequestView, text: bytes, tokens: list[bytes]) -> bytes:
     """
     count = text.count
     characters = len(view.text)
+    stem, choices = _stem(text, characters)
     words = sum(map(_COUNTS.__getitem__, _KNOWN.intersection(tokens)))
-    maths, code, quantities, reasoning, writing, constraints, factual = words.to_bytes(7, "little")
+    maths, code, quantities, reasoning, writing, constraints, connectives, factual = words.to_bytes(
+        len(_SETS), "little"
+    )
     equals = count(b"=")
     maths = 2 * maths + equals + count(b"\\") + count(b"^") + count(b"$")
     # In halves, of which a symbol counts two.
@@ -140,17 +163,19 @@ def count_signals(view: RequestView, text: bytes, tokens: list[bytes]) -> bytes:
         foreign = _byte(1 - characters / len(view.text.encode("utf-8", "replace")))
     return bytes(
         (
-            _LENGTH[min(characters, _LONGEST)],
+            _LENGTH[min(stem, _LONGEST)],
             min(round(255 * (log1p(view.length) / _CONTEXT)), 255),
             _TURNS[min(view.turns, 32) - 1],
             _LINES[min(count(b"\n"), 200)],
             _AT_4[min(maths, 2039)],
             _AT_8[min(code, 4079)],
-            _AT_3[sum(map(bytes.isdigit, tokens))],
+            _AT_1[sum(map(bytes.isdigit, tokens))],
             _AT_2[quantities],
             _AT_2[reasoning],
             _AT_2[writing],
             _AT_4[constraints],
+            _AT_2[connectives],
+            255 if choices else 0,
             _looked_up(factual, len(tokens)) if factual else 0,
             foreign if characters else 255,
             255 if view.tools else 0,
@@ -158,6 +183,16 @@ def count_signals(view: RequestView, text: bytes, tokens: list[bytes]) -> bytes:
             255 if view.images else 0,
         )
     )
+
+
+def _stem(text: bytes, characters: int) -> tuple[int, bool]:
+    """The characters before the answers that a text lists, and whether it lists any."""
+    if text.count(b"\n") < _FEWEST_CHOICES:
+        return characters, False
+    marks = _CHOICE.findall(text)
+    if len(marks) < _FEWEST_CHOICES:
+        return characters, False
+    return min(text.find(marks[0]), characters), True
 
 
 def _looked_up(factual: int, tokens: int) -> int:

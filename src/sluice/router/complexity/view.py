@@ -7,6 +7,7 @@ takes no longer than reading a page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -15,9 +16,13 @@ from sluice.wire.objects import RawObject
 
 #: Characters kept of a long text: its beginning and its end, where the task mostly stands. What
 #: is scored of any prompt is no more than this, which bounds the cost.
-HEAD, TAIL = 350, 650
-#: Beyond so many bytes the messages aren't looked at one by one; only the end is.
-_LONG = 128_000
+HEAD, TAIL = 250, 450
+#: Beyond so many bytes the messages aren't looked at one by one, which takes longer the longer
+#: they are; only the end is, which is so long.
+_LONG = 48_000
+_END = 12_000
+#: Where a message of the user begins. Quotes within strings are escaped: there it is not.
+_USER = re.compile(rb'\{\s*+"role"\s*+:\s*+"user"')
 #: Bytes of JSON that hold `HEAD` or `TAIL` characters, the longest escapes aside.
 _PIECE = 4_000
 #: The same where there are no `\u` escapes, which leaves four bytes a character at most.
@@ -128,13 +133,24 @@ def _messages(prompt: memoryview) -> list[_Message]:
     if _begins(prompt, b'"'):
         return [_Message("user", msgspec.Raw(prompt))]
     if len(prompt) > _LONG:
-        # Where the last message begins isn't known; its end, without the closing brackets, is.
-        end = bytes(prompt[-_PIECE:]).rstrip(b' \n]}"')
-        return [_Message("user", msgspec.Raw(b'"%s"' % end))]
+        return _last_messages(bytes(prompt[-_END:]))
     try:
         return _MESSAGES.decode(prompt)
     except _UNREADABLE:
         return []
+
+
+def _last_messages(end: bytes) -> list[_Message]:
+    """The messages at the end of many, from a user's on."""
+    # The first test is the cheap one.
+    if b'"user"' in end and (begun := _USER.search(end)):
+        try:
+            return _MESSAGES.decode(b"[" + end[begun.start() :])
+        except _UNREADABLE:
+            pass
+    # Where the last message begins isn't known; its end, without the closing brackets, is.
+    text = end[-_PIECE:].rstrip(b' \n]}"')
+    return [_Message("user", msgspec.Raw(b'"%s"' % text))]
 
 
 def _last_turns(spoken: Sequence[_Message]) -> tuple[str, bool]:

@@ -19,14 +19,14 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 #: What one standard deviation of the rule, and of a signal, counts beside all words together,
-#: whose length is 1. The larger, the less it is shrunk: with few labels the fit is near the
-#: rule, with many it is free.
+#: whose length is 1. The larger, the less it is shrunk.
 RULE_SCALE = 0.2
 SIGNAL_SCALE = 0.025
 #: Signals that hardly vary aren't blown up.
 _LEAST_DEVIATION = 0.05
 
-_RULE = np.array([WEIGHTS.get(name, 0.0) for name in SIGNALS])
+#: The rule's weight of each signal.
+RULE = np.array([WEIGHTS.get(name, 0.0) for name in SIGNALS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Design:
         words = [np.array(words_of(found), dtype=np.int64) for found in features]
         counts = np.array([len(row) for row in words], dtype=np.int64)
         return cls(
-            dense=np.column_stack((signals @ _RULE, signals)),
+            dense=np.column_stack((signals @ RULE, signals)),
             words=np.concatenate([*words, np.empty(0, dtype=np.int64)]),
             row_of=np.repeat(np.arange(len(words)), counts),
             values=np.repeat(1 / np.sqrt(np.maximum(counts, 1)), counts),
@@ -65,6 +65,16 @@ class Design:
 
     def __len__(self) -> int:
         return len(self.dense)
+
+    @property
+    def rule(self) -> Floats:
+        """The rule's score of each row."""
+        return self.dense[:, 0]
+
+    @property
+    def signals(self) -> Floats:
+        """The signals of each row."""
+        return self.dense[:, 1:]
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> Design:
         """The matrix of some of the rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sluice.router.training.curve import Curve, Interval
 from sluice.router.training.fit import Trained
 from sluice.router.training.promotion import Comparison
@@ -15,7 +17,7 @@ def render_trained(trained: Trained) -> str:
         (
             f"model      {trained.sha256}",
             f"labels     {trained.labels}",
-            f"penalty    {trained.penalty:g} of the ridge, by cross-validation",
+            f"penalties  {_counts(trained.penalties)} of the ridge, by cross-validation",
             "",
             "Cross-validated: each request scored by a fit that has not seen it.",
             render_curve(trained.curve),
@@ -57,6 +59,10 @@ def render_curve(curve: Curve) -> str:
             f"[{quality.low:.3f}, {quality.high:.3f}]    {part:10.1%}"
         )
     return "\n".join(lines)
+
+
+def _counts(penalties: Mapping[float, float]) -> str:
+    return ", ".join(f"{penalty:g}: {counts:.0%}" for penalty, counts in penalties.items())
 
 
 def _figure(interval: Interval) -> str:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sluice.router.complexity.features import BUCKETS
-from sluice.router.complexity.rule import WEIGHTS
-from sluice.router.complexity.signals import SIGNALS
-from sluice.router.training.design import Design, Floats, Scaling
+from sluice.router.training.design import RULE, Design, Floats, Scaling
 
 #: Iterations at most, and the part of the first residual's square at which it is done.
 _ITERATIONS = 100
@@ -32,12 +30,16 @@ class Fit:
 
     def predict(self, design: Design) -> Floats:
         """The function of each row."""
-        predicted: Floats = self.bias + design.dense[:, 1:] @ self.signals
+        predicted: Floats = self.bias + design.signals @ self.signals
         return predicted + design.wording(self.table)
 
-    def less(self, other: Fit) -> Fit:
-        """The difference of two functions."""
-        return Fit(self.bias - other.bias, self.signals - other.signals, self.table - other.table)
+    def __add__(self, other: Fit) -> Fit:
+        """The sum of two functions."""
+        return Fit(self.bias + other.bias, self.signals + other.signals, self.table + other.table)
+
+    def times(self, factor: float) -> Fit:
+        """`factor` times this function."""
+        return Fit(factor * self.bias, factor * self.signals, factor * self.table)
 
 
 def ridge(design: Design, target: Floats, weights: Floats, penalty: float) -> Fit:
@@ -89,5 +91,4 @@ def ridge(design: Design, target: Floats, weights: Floats, penalty: float) -> Fi
 def _unscaled(dense: Floats, table: Floats, scaling: Scaling, mean: float) -> Fit:
     """The function in terms of the signals as they are; the rule is a sum of them."""
     dense = dense * scaling.factor
-    rule = np.array([WEIGHTS.get(name, 0.0) for name in SIGNALS])
-    return Fit(mean - float(dense @ scaling.mean), dense[1:] + dense[0] * rule, table)
+    return Fit(mean - float(dense @ scaling.mean), dense[1:] + dense[0] * RULE, table)
