@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
+import msgspec
+
 
 class Endpoint(StrEnum):
     """The operations of the data plane; the value is the path below `/v1`."""
@@ -81,8 +83,7 @@ class PoolFailed(BackendError):
     code = "pool_failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """Where in a pool a request went.
 
     Attributes:

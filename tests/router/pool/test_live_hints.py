@@ -6,24 +6,12 @@ import asyncio
 
 import redis.asyncio
 
-from sluice.router.pool.hints import HintExchange, condensed
-from sluice.router.pool.load import Hint
+from sluice.router.pool.hints import HintExchange
 from tests.harness.polling import eventually_async
 from tests.router.pool.live_fakes import Harness, settle
 from tests.servers import RunningServer
 
 LONG = "word " * 1000
-
-
-def test_news_is_told_in_few_words() -> None:
-    hints = [
-        Hint("g", 1, "a", 10, 1, 10, (1, 2)),
-        Hint("g", 2, "a", 20, 2, 20, (3,)),
-        Hint("g", 3, "a", 10, 2, 20),
-        Hint("g", 4, "b", 5, 1, 5),
-        Hint("g", 5, "a", 0, 0, 0),
-    ]
-    assert condensed(hints) == (hints[0], hints[1], hints[3], hints[4])
 
 
 async def test_gateways_see_each_others_work(valkey: RunningServer) -> None:
@@ -68,7 +56,7 @@ async def test_without_redis_each_goes_on_alone() -> None:
         await pool.ask(LONG)
 
     async def told() -> bool:
-        return not pool.pool.scheduler._hints
+        return not pool.pool.scheduler.take_hints()
 
     await eventually_async(told)
     await exchange.stop()

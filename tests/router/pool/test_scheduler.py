@@ -306,3 +306,20 @@ def test_many_rounds_leave_nothing_behind() -> None:
     for load in scheduler.loads:
         assert (load.queued_prefill_tokens, load.running, load.context_tokens) == (0, 0, 0)
     assert scheduler.wake() is None
+
+
+def test_what_changed_is_told_in_few_words() -> None:
+    one = pool("g1", replicas=1)
+    first = send(one, *(request(f"short{number}", number * 100, 0) for number in range(3)))
+    assert len(first) == 3
+    send(one, request("long", 1_000, 2))
+    one.first_token("short0", 0.1)
+    one.ended("short0", 0.2)
+    (hint,) = one.take_hints()
+    assert (len(hint.hashes), hint.running) == (2, 3)
+    one.ended("short1", 0.3)
+    one.ended("short2", 0.3)
+    (hint,) = one.take_hints()
+    assert (hint.hashes, hint.running) == ((), 1)
+    one.leave("r0")
+    assert one.take_hints() == []

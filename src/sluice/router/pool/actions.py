@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.router.pool.fair_queue import Shed
 from sluice.router.pool.placement import Decision, Prompt
 from sluice.router.pool.queue_request import Priority, Tier
 
 
-@dataclass(frozen=True, slots=True)
-class PoolRequest:
+class PoolRequest(msgspec.Struct, frozen=True, gc=False):
     """A request for a pool.
 
     Attributes:
@@ -39,16 +38,14 @@ class PoolRequest:
         return self.prompt.tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Send it there now."""
 
     request: PoolRequest
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Yield:
+class Yield(msgspec.Struct, frozen=True, gc=False):
     """Abort this batch request at its replica; it waits again, and will be dispatched anew."""
 
     request: str

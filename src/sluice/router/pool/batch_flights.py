@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from sluice.router.pool.actions import PoolRequest
 from sluice.router.pool.capacity import Capacity
@@ -12,8 +14,7 @@ from sluice.router.pool.placement import Decision
 from sluice.router.pool.queue_request import QueueRequest
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(msgspec.Struct):
     """A request at a replica.
 
     Attributes:

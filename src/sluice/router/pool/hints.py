@@ -9,7 +9,7 @@ While Redis is away each gateway goes on with what it knows itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -44,22 +44,6 @@ class Batch(msgspec.Struct, array_like=True, frozen=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(tuple[Batch, ...])
-
-
-def condensed(hints: Iterable[Hint]) -> tuple[Hint, ...]:
-    """The same news in fewer words: of each replica the last numbers, and all hashes.
-
-    Args:
-        hints: one gateway's, in the order of their numbers.
-    """
-    last: dict[str, Hint] = {}
-    kept: list[Hint] = []
-    for hint in hints:
-        last[hint.replica] = hint
-        if hint.hashes:
-            kept.append(hint)
-    kept += [hint for hint in last.values() if not hint.hashes]
-    return tuple(sorted(kept, key=lambda hint: hint.number))
 
 
 class HintExchange:
@@ -111,9 +95,11 @@ class HintExchange:
             if not (repeat or scheduler.loads.peers):
                 continue  # nobody is known to listen; who comes will be told what is then
             if repeat:
-                hints += [scheduler.loads.hint(load.replica) for load in scheduler.loads]
+                told = {hint.replica for hint in hints}
+                rest = (load.replica for load in scheduler.loads if load.replica not in told)
+                hints += [scheduler.loads.hint(replica) for replica in rest]
             if hints:
-                batches.append(Batch(name, condensed(hints)))
+                batches.append(Batch(name, tuple(hints)))
         return tuple(batches)
 
     def take(self, message: bytes) -> None:

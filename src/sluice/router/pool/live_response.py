@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from sluice.backends.base import Backend, ConnectionLost, UpstreamRequest, UpstreamResponse
 from sluice.router.pool.flight import Flight
@@ -23,8 +24,7 @@ _OPENING = re.compile(
 _USAGE_BYTES = 600
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedUsage:
+class ReportedUsage(msgspec.Struct, frozen=True, gc=False):
     """What an engine says that a request took.
 
     Attributes:

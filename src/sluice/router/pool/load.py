@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 #: Seconds after which nothing from a gateway means that it is gone.
 SILENCE_SECONDS = 5.0
 
@@ -39,8 +41,7 @@ class Load:
     free_blocks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(msgspec.Struct, frozen=True, gc=False):
     """What one gateway tells the others when it dispatched, saw a first token or an end.
 
     Attributes:
@@ -66,8 +67,7 @@ class Hint:
     urgent: int = 0
 
 
-@dataclass(slots=True)
-class _Flight:
+class _Flight(msgspec.Struct):
     """One request of this gateway's own, while it is outstanding."""
 
     replica: str

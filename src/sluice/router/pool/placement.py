@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
 from typing import Literal, Protocol
+
+import msgspec
 
 from sluice.router.pool.load import Load
 
@@ -23,8 +24,7 @@ Reason = Literal["prefix", "load", "no_prefix", "hash", "spill", "turn"]
 PolicyName = Literal["prefix_load", "consistent_hash", "least_loaded", "round_robin"]
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What placement knows of a prompt.
 
     Attributes:
@@ -45,8 +45,7 @@ class Prompt:
         return max(1, self.tokens - blocks * self.block_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a prompt goes.
 
     Attributes:

@@ -257,11 +257,9 @@ class PoolBackend:
         self._forget(flight)
         if failed:
             self._blame(flight.replica, now)
-        else:
-            self.scheduler.assume_first_token(flight.id)
         if usage is not None:
             self._learn(flight, usage)
-        self.scheduler.ended(flight.id, now)
+        self.scheduler.ended(flight.id, now, computed=not failed)
         self.act(now)
 
     def _wake_by(self, due: float | None, now: float) -> None:
@@ -448,8 +446,8 @@ class PoolBackend:
 
     def _priority(self, request: UpstreamRequest) -> Priority:
         """The team's class, or the request's own where that is lower."""
-        team = self.config.team_priorities.get(request.team_id, "normal")
-        return max(team, request.priority, key=_BANDS.index)
+        team, own = self.config.team_priorities.get(request.team_id, "normal"), request.priority
+        return team if team == own else max(team, own, key=_BANDS.index)
 
     def _shed(self, flight: Flight, shed: Shed) -> Overloaded:
         queued = self.clock() - flight.arrived

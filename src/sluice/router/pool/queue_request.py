@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Priority = Literal["high", "normal", "low"]
 Tier = Literal["interactive", "batch"]
@@ -12,8 +13,7 @@ Tier = Literal["interactive", "batch"]
 BANDS: dict[Priority, int] = {"high": 0, "normal": 1, "low": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRequest:
+class QueueRequest(msgspec.Struct, frozen=True, gc=False):
     """A request as the queue sees it.
 
     Attributes:

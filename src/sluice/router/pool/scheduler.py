@@ -61,7 +61,8 @@ class PoolScheduler:
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, Flight] = {}
         self._batch = BatchFlights()
-        self._hints: list[Hint] = []
+        self._changed: set[str] = set()  # replicas of which the others have not heard the last
+        self._placed: list[tuple[str, tuple[int, ...]]] = []  # blocks that went to replicas
         #: So many batch requests are to make room at each replica for other gateways.
         self.pressed = 0
         self._decided = float("-inf")
@@ -130,9 +131,10 @@ class PoolScheduler:
         prompt = request.prompt
         depths = self.index.match(prompt.hashes)
         work = prompt.uncached(max(depths.values(), default=0))
-        if self._over_share() or self._stands_back(request.tier):
+        peers = self.loads.peers
+        if peers and (self._over_share() or self._stands_back(request.tier)):
             return None
-        if self._turns.wait(self.loads.peers, self._capacity.prefill_seconds(work), now) > 0:
+        if peers and self._turns.wait(peers, self._capacity.prefill_seconds(work), now) > 0:
             return None
         open_to = [load for load in self.loads if load.weight > 0]
         if not open_to:
@@ -205,7 +207,7 @@ class PoolScheduler:
         flight.started = True
         replica, prompt = flight.decision.replica, flight.request.prompt
         self.loads.first_token(request)
-        self._hints.append(self.loads.hint(replica))
+        self._changed.add(replica)
         computed = flight.decision.uncached_tokens
         if cached_tokens is not None:
             computed = max(1, prompt.tokens - cached_tokens)
@@ -221,7 +223,7 @@ class PoolScheduler:
             return
         flight.started = True
         self.loads.first_token(request)
-        self._hints.append(self.loads.hint(flight.decision.replica))
+        self._changed.add(flight.decision.replica)
 
     def found_cached(self, request: str, blocks: int) -> None:
         """The engine says how many leading blocks of its prompt it found in its cache."""
@@ -265,12 +267,13 @@ class PoolScheduler:
         if flight is not None:
             self.queue.finish(flight.queued, tokens)
 
-    def ended(self, request: str, now: float) -> None:
+    def ended(self, request: str, now: float, *, computed: bool = False) -> None:
         """It is over: complete, failed, or abandoned while it ran; unknown, nothing happens.
 
         Args:
             request: its id.
             now: seconds.
+            computed: its prompt was, though nobody may have seen its first token.
         """
         flight = self._flights.pop(request, None)
         if flight is None:
@@ -278,8 +281,8 @@ class PoolScheduler:
         replica = flight.decision.replica
         self._batch.remove(flight)
         self.loads.ended(request)
-        self._hints.append(self.loads.hint(replica))
-        if not flight.started:
+        self._changed.add(replica)
+        if not (flight.started or computed):
             # Nobody knows how much of it was computed.
             self.index.forget(
                 replica, flight.request.prompt.hashes[flight.decision.cached_blocks :]
@@ -324,16 +327,21 @@ class PoolScheduler:
     def announce(self, now: float) -> None:
         """Once a second or so: have hints of all replicas ready, and forget silent gateways."""
         self.loads.expire(now)
-        self._hints.extend(self.loads.hint(load.replica) for load in self.loads)
+        self._changed.update(load.replica for load in self.loads)
 
     def prefill_rate(self, replica: str) -> float | None:
         """Prompt tokens a second that a replica is seen to compute; None: there is no such one."""
         return self._capacity[replica].prefill_rate if replica in self._capacity else None
 
     def take_hints(self) -> list[Hint]:
-        """What the others should hear; each is returned once."""
-        hints, self._hints = self._hints, []
-        return hints
+        """What the others should hear: of each replica that changed how it is now, and all blocks
+        that went there; each is returned once."""
+        changed, self._changed = self._changed, set()
+        placed, self._placed = self._placed, []
+        told = [(replica, hashes) for replica, hashes in placed if replica in self.loads]
+        rest = changed.difference(replica for replica, _ in told)
+        told += [(replica, ()) for replica in sorted(rest) if replica in self.loads]
+        return [self.loads.hint(replica, hashes) for replica, hashes in told]
 
     def _work(self, request: PoolRequest) -> int:
         depths = self.index.match(request.prompt.hashes)
@@ -367,7 +375,7 @@ class PoolScheduler:
         self.loads.waiting = len(self.queue)
         self.loads.urgent = self.queue.waiting("interactive")
         if before != (self.loads.waiting > 0, self.loads.urgent > 0):
-            self._hints += [self.loads.hint(load.replica) for load in islice(self.loads, 1)]
+            self._changed.update(load.replica for load in islice(self.loads, 1))
 
     def _fits(self, now: float, placed: list[Decision], queued: QueueRequest) -> bool:
         """Place it among the replicas that have room; the decision goes to `placed`."""
@@ -429,7 +437,9 @@ class PoolScheduler:
         self.loads.dispatched(
             request.id, decision.replica, decision.uncached_tokens, request.context_tokens
         )
-        self._hints.append(self.loads.hint(decision.replica, request.prompt.hashes))
+        self._changed.add(decision.replica)
+        if request.prompt.hashes:
+            self._placed.append((decision.replica, request.prompt.hashes))
         return Dispatch(request, decision)
 
     def _insert(self, replica: str, hashes: Sequence[int]) -> None:
