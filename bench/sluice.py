@@ -253,7 +253,8 @@ class Sluice(Subject):
 
 
 class SluiceAuto(Sluice):
-    """The same gateway, asked for a model by name and for `auto`, which chooses one of two."""
+    """The same gateway, asked for a model by name and for `auto`, which chooses one of two that are
+    at the same upstream."""
 
     name = "sluice-auto"
     lanes = 2
@@ -399,6 +400,7 @@ def _config(upstream: str) -> dict[str, Any]:
         },
         "models": [
             _model("bench-vllm", "gpu"),
+            _model("bench-large", "gpu"),
             _model("bench-openai", "oai"),
             _model("bench-anthropic", "ant"),
         ],
@@ -406,7 +408,7 @@ def _config(upstream: str) -> dict[str, Any]:
             "auto": {
                 "tiers": [
                     {"name": "economy", "models": {"bench-vllm": 1}},
-                    {"name": "quality", "models": {"bench-openai": 1}, "share": 0.3},
+                    {"name": "quality", "models": {"bench-large": 1}, "share": 0.3},
                 ]
             }
         },
