@@ -7,8 +7,8 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 from sluice.backends.base import (
@@ -86,7 +86,7 @@ async def test_a_request_goes_out_as_it_was_made(
 
 async def test_without_a_credential_none_is_sent(server: Upstream) -> None:
     made = OpenAIBackend(OpenAIConfig(server.url))
-    response = await made.send(replace(request("anonymous"), credential=None))
+    response = await made.send(msgspec.structs.replace(request("anonymous"), credential=None))
     await response.read(10_000)
     await made.close()
     assert "authorization" not in server.call_with("<anonymous>").headers

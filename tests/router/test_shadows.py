@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from sluice.backends.base import ConnectionLost, Endpoint
@@ -130,7 +131,7 @@ async def test_models_without_a_shadow_are_not_copied(site: Site) -> None:
 async def test_a_share_of_the_requests_is_copied(site: Site) -> None:
     half = replace(PROD, shadow=Trial(TRIED, 50.0))
     for number in range(400):
-        site.shadows.copy(half, replace(CALL, request_id=str(number)))
+        site.shadows.copy(half, msgspec.structs.replace(CALL, request_id=str(number)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert 120 < len(site.upstream.asked) < 280

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -99,8 +99,7 @@ def _nobody(_: Placed) -> None:
     """For those who do not care where a request went."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(msgspec.Struct, frozen=True):
     """One call as it goes to an upstream.
 
     Attributes:
@@ -124,14 +123,18 @@ class UpstreamRequest:
     body: bytes
     stream: bool
     request_id: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    credential: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    credential: str | None = None
     team_id: str = ""
     tier: Literal["interactive", "batch"] = "interactive"
     priority: Priority = "normal"
     max_tokens: int | None = None
     remaining: float = math.inf
     placed: Callable[[Placed], None] = _nobody
+
+    def __repr__(self) -> str:
+        """Without the credential, and without what people wrote."""
+        return f"UpstreamRequest({self.request_id!r}, {self.endpoint.value!r}, {self.model!r})"
 
 
 class UpstreamResponse(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import uuid_utils
 
 from sluice import __version__
@@ -32,8 +32,7 @@ HEARTBEAT = b": keep-alive\n\n"
 SERVER = f"sluice/{__version__}".encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """A request that may go upstream."""
 
     principal: Principal

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, cast
+
+import msgspec
 
 from sluice.backends.base import Endpoint, Priority
 from sluice.gateway.auth import Principal
@@ -34,8 +35,7 @@ class ClientLeft(Exception):
     """The client went away while it was still sending, or what it sent is no HTTP."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A request as it was read.
 
     Attributes:
@@ -48,7 +48,7 @@ class Received:
     tier: Tier
     body: bytes
     encoding: Encoding | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 async def receive_body(exchange: Exchange, limit: int, seconds: float) -> bytes:

@@ -24,8 +24,7 @@ EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
-@dataclass(frozen=True, slots=True)
-class WholeEnding:
+class WholeEnding(msgspec.Struct, frozen=True):
     """A JSON answer, not yet begun."""
 
     body: bytes

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+import msgspec
+
 from sluice.backends.base import (
     Backend,
     BackendError,
@@ -374,8 +376,7 @@ class Dispatcher:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct, frozen=True):
     """One upstream call."""
 
     step: Step

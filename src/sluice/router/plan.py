@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sluice.router.breakers import Rest
 from sluice.router.catalog import Deployment, Model
 from sluice.router.retries import (
@@ -87,8 +89,7 @@ class Route:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """Call this deployment.
 
     Attributes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
+
+import msgspec
 
 from sluice.backends.base import BackendError, Placed
 from sluice.router.catalog import Model
@@ -78,9 +79,9 @@ class Shadows:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask(self, model: Model, call: Call) -> None:
-        copied = replace(
+        copied = msgspec.structs.replace(
             call,
-            request=replace(call.request, disable_fallbacks=True),
+            request=msgspec.structs.replace(call.request, disable_fallbacks=True),
             request_id=f"{call.request_id}-shadow",
             tier="batch",
             priority="low",

@@ -7,8 +7,10 @@ know bytes only. Same formats pass through; everything else goes by way of chat 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from sluice.backends.base import Dialect, Endpoint, Priority
 from sluice.router.catalog import Deployment, Model, Tier
@@ -56,8 +58,7 @@ class Conversation:
     referenced: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A client's request as dispatch needs it.
 
     Attributes:
@@ -80,7 +81,7 @@ class Call:
     request_id: str
     created: int = 0
     encoding: Encoding | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     conversation: Conversation | None = None
     cache_salt: str | None = None
     team_id: str = ""
@@ -94,8 +95,7 @@ _ENGINE_PRIORITIES: Mapping[Priority, int] = {"high": 0, "normal": 1, "low": 2}
 _BATCH_PRIORITY = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
+class Translation(msgspec.Struct, frozen=True):
     """One attempt's request, and how to read what comes back.
 
     Attributes:
@@ -113,7 +113,7 @@ class Translation:
     open_stream: Callable[[], StreamCodec]
     read_answer: ReadAnswer
     read_error: Callable[[bytes], ErrorDetail | None] = read_error
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 
 
@@ -226,7 +226,7 @@ def _responses(call: Call, deployment: Deployment, dialect: Dialect) -> Translat
         return response if isinstance(response, ErrorDetail) else encode(response)
 
     outer = _outside(inner, lambda: ResponsesFromChat(*about), whole)
-    return replace(outer, dropped=equivalent.dropped_tools)
+    return msgspec.structs.replace(outer, dropped=equivalent.dropped_tools)
 
 
 def _responses_pass(call: Call, deployment: Deployment) -> Translation:
@@ -276,7 +276,7 @@ def _outside(
             return UNREADABLE
         return outer if isinstance(outer, ErrorDetail) else Answer(outer, answer.usage)
 
-    return replace(
+    return msgspec.structs.replace(
         inner,
         open_stream=lambda: Chained(inner.open_stream(), open_outer()),
         read_answer=read,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from sluice.wire.chat_repairs import repaired_choices
@@ -21,8 +19,7 @@ _NULL = msgspec.Raw(b"null")
 _decode_usage = msgspec.json.Decoder(UsageBody | None).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A body for the client and the usage that it reports."""
 
     body: bytes

@@ -7,7 +7,6 @@ the client asked for, and the end, which is kept back until it is charged. What 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -225,7 +224,7 @@ class Meter:
             if self._final:
                 return known
         seen = max(known.output_tokens, self._events, estimate_tokens(self._characters))
-        return replace(known, output_tokens=seen, estimated=True)
+        return msgspec.structs.replace(known, output_tokens=seen, estimated=True)
 
 
 class AnthropicPassStream(EventCodec):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -191,7 +190,7 @@ def to_chat(
         members = _members(request, messages, limit, vllm, reasoning)
     except RecursionError:
         raise InvalidRequest("the body is nested too deeply", code="invalid_json") from None
-    return replace(
+    return msgspec.structs.replace(
         request,
         members=members,
         max_tokens=limit,

@@ -8,7 +8,6 @@ byte for byte, unknown members included. What would steer the gateway's own upst
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -53,8 +52,7 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A data-plane request, checked.
 
     Attributes:
@@ -81,11 +79,11 @@ class Request:
 
     def bounded(self, max_tokens: int) -> Request:
         """The same request with a bound on its output."""
-        return replace(self, max_tokens=max_tokens)
+        return msgspec.structs.replace(self, max_tokens=max_tokens)
 
     def with_member(self, name: str, value: Any) -> Request:
         """The same request with a member set."""
-        return replace(self, members={**self.members, name: raw(value)})
+        return msgspec.structs.replace(self, members={**self.members, name: raw(value)})
 
 
 def permitted_members(body: bytes) -> RawObject:

@@ -7,7 +7,7 @@ stays what the client asked for (and what was left out is named to it), or refus
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -103,7 +103,7 @@ def read_responses_request(body: bytes) -> Request:
     items = _given(members)
     if not items and not _continues(members):
         raise InvalidRequest("`input` is required", "input", "missing_required_parameter")
-    return replace(
+    return msgspec.structs.replace(
         request,
         max_tokens=limit,
         prompt_characters=request.prompt_characters + len(instructions),
@@ -202,7 +202,7 @@ def to_chat(
     if request.max_tokens is not None:
         chat["max_completion_tokens"] = raw(request.max_tokens)
     return ChatEquivalent(
-        replace(
+        msgspec.structs.replace(
             request,
             members=chat,
             # The closing event of every stream reports usage.

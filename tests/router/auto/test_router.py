@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from sluice.backends.base import Endpoint
@@ -137,7 +138,7 @@ def test_conversations_need_not_be_kept_together() -> None:
 
 def test_a_word_chooses_and_does_not_stick() -> None:
     site = Site()
-    chosen = replace(request(EASY), model="auto:quality")
+    chosen = msgspec.structs.replace(request(EASY), model="auto:quality")
     assert site.ask(chosen, session=b"s")[1].reason("large", 1).startswith("quality; by=quality;")
     assert site.ask(request(EASY), session=b"s")[1].decision.tier == "economy"
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
+
+import msgspec
 
 from sluice.backends.base import BackendError, Endpoint
 from sluice.billing.prices import Price
@@ -115,8 +117,10 @@ class Comparisons:
         self, answered: Answered, judge: Model, payer: Payer, spent: Spent
     ) -> Outcome:
         call = answered.call
-        alone = replace(call.request, disable_fallbacks=True)
-        other = await self._calls.ask(answered.other, replace(call, request=alone), payer, spent)
+        alone = msgspec.structs.replace(call.request, disable_fallbacks=True)
+        other = await self._calls.ask(
+            answered.other, msgspec.structs.replace(call, request=alone), payer, spent
+        )
         if other is None:
             return "no_answer"
         strong, weak = (answered.text, other) if answered.strong else (other, answered.text)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import uuid_utils
 
 from sluice.backends.base import BackendError, Placed
@@ -84,7 +85,7 @@ class SideCalls:
             UpstreamFailure, TargetsResting, InvalidRequest, BackendError: see `Dispatcher`.
             UsageNotDurable: the charge is not.
         """
-        call = replace(
+        call = msgspec.structs.replace(
             call,
             request_id=str(uuid_utils.uuid7()),
             created=int(time.time()),

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from secrets import token_hex
+
+import msgspec
 
 from sluice.backends.base import Endpoint, UpstreamRequest
 from sluice.router.pool.blocks import BLOCK_BYTES
@@ -95,7 +97,7 @@ class EngineCaches:
                 session += _REPORTED
                 body = body[: body.rindex(b"}")] + _ASK_REPORT
         headers = {**request.headers, SESSION_HEADER: session}
-        return replace(request, body=body, headers=headers)
+        return msgspec.structs.replace(request, body=body, headers=headers)
 
     def resident(self, replica: str) -> int:
         """Blocks of its own size that a replica says it holds; 0 while it is not heard."""
