@@ -29,6 +29,9 @@ WINDOW_MS, WINDOWS = 250, 242
 #: From so many requests a second on a scope is hot: capacity is taken ahead for it.
 HOT_RATE = 40.0
 
+#: How much more is taken ahead than the present pace would use.
+_SPARE = 2.0
+
 #: A limit that is not set, as the script has it.
 NONE = -1
 
@@ -91,7 +94,8 @@ class Pace:
             self.hold_seconds += newer * (seconds / requests - self.hold_seconds)
 
     def wish(self, now: float) -> Wish:
-        """What would be used within a lease at the present pace, and a little more."""
+        """What would be used within a lease at the present pace, and more: where it runs out, all
+        that come until there is more have to ask."""
         elapsed = now - self._since
         if elapsed >= LEASE_SECONDS / 2:
             counted = (self._requests, self._tokens, self._nano_usd)
@@ -100,7 +104,7 @@ class Pace:
             self.hot = self._rates[0] >= HOT_RATE
         if not self.hot:
             return NO_WISH
-        requests, tokens, nano_usd = (int(rate * LEASE_SECONDS * 1.25) for rate in self._rates)
+        requests, tokens, nano_usd = (int(rate * LEASE_SECONDS * _SPARE) for rate in self._rates)
         return Wish(requests, tokens, max(2, requests // 32), nano_usd)
 
 

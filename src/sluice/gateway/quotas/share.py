@@ -88,7 +88,7 @@ class Share:
         until: float,
         closed: Callable[[int, int], None],
     ) -> Share | None:
-        """Set aside half of what the accounts have; None where that is not much.
+        """Set aside three quarters of what the accounts have; None where that is not much.
 
         Args:
             accounts: of one caller, all of which cover the need by what they have taken ahead.
@@ -99,17 +99,18 @@ class Share:
             closed: is called with the quarter of an hour and what was spent within, nano-USD,
                 once the share is closed.
         """
-        chunk = (
-            min([each.ahead_requests for each in accounts if each.rpm >= 0], default=_PLENTY) // 2,
-            min([each.ahead_tokens for each in accounts if each.tpm >= 0], default=_PLENTY) // 2,
-            min([each.ahead_slots for each in accounts if each.most >= 0], default=_PLENTY) // 2,
-            min([pot.ahead for own in pots for pot in own if pot.limit >= 0], default=_PLENTY) // 2,
-        )
-        requests, tokens, slots, nano_usd = chunk
+        requests = min([each.ahead_requests for each in accounts if each.rpm >= 0], default=_PLENTY)
+        tokens = min([each.ahead_tokens for each in accounts if each.tpm >= 0], default=_PLENTY)
+        slots = min([each.ahead_slots for each in accounts if each.most >= 0], default=_PLENTY)
+        limited = [pot.ahead for own in pots for pot in own if pot.limit >= 0]
+        nano_usd = min(limited, default=_PLENTY)
+        requests, tokens = requests * 3 // 4, tokens * 3 // 4
+        slots, nano_usd = slots * 3 // 4, nano_usd * 3 // 4
         if requests < _LEAST_REQUESTS or slots < 1:
             return None
         if tokens < _LEAST_REQUESTS * need.tokens or nano_usd < _LEAST_REQUESTS * need.nano_usd:
             return None
+        chunk = (requests, tokens, slots, nano_usd)
         quarter = int(now_ms) // QUARTER_MS
         share = cls(accounts, pots, chunk, quarter, until, closed)
         for account, own in zip(accounts, pots, strict=True):
