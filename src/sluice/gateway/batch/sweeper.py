@@ -14,6 +14,7 @@ import asyncpg
 import structlog
 
 from sluice.billing.ledger import DATABASE_ERRORS
+from sluice.gateway.background import Background
 from sluice.gateway.batch.files import OPEN
 from sluice.gateway.batch.storage import Storage, StorageAway
 
@@ -63,8 +64,10 @@ DELETE FROM files WHERE id IN (
 _log = structlog.get_logger("sluice.files")
 
 
-class FileSweeper:
+class FileSweeper(Background):
     """See the module."""
+
+    name = "file-sweeper"
 
     def __init__(
         self,
@@ -78,24 +81,14 @@ class FileSweeper:
         keep_batches: how long the record of a batch and its results stay after its end.
         grace: see `GRACE`.
         """
+        super().__init__()
         self._pool = pool
         self._storage = storage
         self._keep_batches = keep_batches
         self._grace = grace
         self._period_seconds = period_seconds
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.create_task(self._watch(), name="file-sweeper")
-
-    async def stop(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._period_seconds)
             try:

@@ -15,13 +15,16 @@ import structlog
 
 from sluice.billing.events import decode_events
 from sluice.billing.recorder import Recorder, UsageNotDurable
+from sluice.gateway.background import Background
 from sluice.gateway.idempotency.tapes import Tapes, TapesAway
 
 _log = structlog.get_logger("sluice.idempotency")
 
 
-class Sweeper:
+class Sweeper(Background):
     """Looks for lost generations; see the module."""
+
+    name = "idempotency-sweeper"
 
     def __init__(
         self,
@@ -36,24 +39,14 @@ class Sweeper:
         period_seconds: between two looks.
         patience_seconds: until the next look after Redis was away.
         """
+        super().__init__()
         self._tapes = tapes
         self._recorder = recorder
         self._observe_lost = observe_lost
         self._period_seconds = period_seconds
         self._patience_seconds = patience_seconds
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.create_task(self._watch(), name="idempotency-sweeper")
-
-    async def stop(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._period_seconds)
             try:

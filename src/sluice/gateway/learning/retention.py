@@ -13,6 +13,7 @@ import asyncpg
 import structlog
 
 from sluice.billing.ledger import DATABASE_ERRORS
+from sluice.gateway.background import Background
 
 #: Between two looks, in seconds.
 PERIOD_SECONDS = 3600.0
@@ -28,8 +29,10 @@ ORDER BY c.relname
 _log = structlog.get_logger("sluice.router")
 
 
-class RouteSweeper:
+class RouteSweeper(Background):
     """See the module."""
+
+    name = "route-sweeper"
 
     def __init__(
         self, pool: asyncpg.Pool, keep: timedelta, period_seconds: float = PERIOD_SECONDS
@@ -39,22 +42,12 @@ class RouteSweeper:
         keep: for how long.
         period_seconds: between two looks.
         """
+        super().__init__()
         self._pool = pool
         self._keep = keep
         self._period_seconds = period_seconds
-        self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.create_task(self._watch(), name="route-sweeper")
-
-    async def stop(self) -> None:
-        """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _watch(self) -> None:
+    async def _run(self) -> None:
         while True:
             try:
                 await self.sweep()
