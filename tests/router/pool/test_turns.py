@@ -40,4 +40,5 @@ def test_what_one_places_the_next_one_knows() -> None:
 
 @given(st.floats(0, 1e5), st.sampled_from(NAMES))
 def test_the_wait_leads_into_ones_own_slot(now: float, name: str) -> None:
-    assert wait(name, now + wait(name, now) + 1e-6) == 0.0
+    waited = wait(name, now)
+    assert waited == 0.0 or wait(name, now + waited + 1e-6) == 0.0
