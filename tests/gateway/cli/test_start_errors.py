@@ -187,16 +187,19 @@ def test_ctrl_c_while_nothing_answers_is_no_error(tmp_path: Path) -> None:
     """A database that takes connections and says nothing: the start hangs until interrupted."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://x@127.0.0.1:{silent.getsockname()[1]}/x"
-        base = {name: value for name, value in os.environ.items()}
         process = subprocess.Popen(
-            sluice("billing"),
-            env={**base, "SLUICE_DATABASE_URL": url, "SLUICE_REDIS_URL": REDIS},
+            # a shell's background jobs ignore it, and so do the tests that one runs
+            ["env", "--default-signal=INT", *sluice("billing")],
+            env={**os.environ, "SLUICE_DATABASE_URL": url, "SLUICE_REDIS_URL": REDIS},
             cwd=tmp_path,
             stderr=subprocess.PIPE,
         )
         connection, _ = silent.accept()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
-        connection.close()
+        try:
+            _, said = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            connection.close()
     assert b"Traceback" not in said, said.decode()
     assert process.returncode != 0

@@ -55,7 +55,7 @@ def test_what_others_have_had_since_is_seen_a_moment_later() -> None:
     assert teams.lead("a", 1.0) == 10.0
 
 
-def scheduler(rate: float = 100.0) -> PoolScheduler:
+def scheduler(rate: float = 50.0) -> PoolScheduler:
     """A pool of one replica that computes so many prompt tokens a second."""
     made = PoolScheduler("g", PrefixLoad(Random(1)), BoundPolicy(ttft_target=2.0))
     limits = ReplicaLimits(10_000, 16, max_running=MAX_RUNNING, prefill_rate=rate)

@@ -96,7 +96,7 @@ class QueuePolicy:
 
     input_weight: float = 1.0
     output_weight: float = 2.0
-    credit: float = 2.0
+    credit: float = 3.0
     ageing: float = 10.0
     max_waiting: int = 10_000
     margin: float = 0.9
