@@ -45,16 +45,8 @@ from bench.machine import free_port
 
 _ADMIN_KEY = "sk-bench-admin-0123456789abcdef0123456789"
 _PRICES = {WEAK: 1, STRONG: 10}  # USD per million tokens
-#: Whose outcomes are verified, of one pair of models or nearly so: traffic of several kinds.
-_MIXED = (
-    "routellm_mmlu",
-    "routellm_gsm8k",
-    "routerbench_arc_challenge",
-    "routerbench_mbpp",
-    "routerbench_winogrande",
-    "zeroeval_crux",
-    "zeroeval_math_l5",
-)
+#: What published routers are compared on.
+_SOURCES = ("routellm_mmlu", "routellm_gsm8k")
 _TOKENS = 200  # of each request, prompt and answer
 _AT_A_TIME = 8
 _DRAWS = 1000
@@ -391,7 +383,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.auto_loop", description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("ROUTING_DATA"))
     parser.add_argument("--prompts", type=int, default=2000, help="of each fold (2000)")
-    parser.add_argument("--sources", default=",".join(_MIXED), help="comma-separated")
+    parser.add_argument("--sources", default=",".join(_SOURCES), help="comma-separated")
     parser.add_argument("--share", type=float, default=0.5, help="of strong calls, at first (0.5)")
     args = parser.parse_args()
     if args.data is None:
