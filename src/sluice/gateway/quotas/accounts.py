@@ -73,14 +73,7 @@ class Pace:
     _nano_usd: int = 0
     _rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
-    def asked(self, need: Need) -> None:
-        """A request came."""
-        self.asked_lately = True
-        self._requests += 1
-        self._tokens += need.tokens
-        self._nano_usd += need.nano_usd
-
-    def asked_often(self, requests: int, tokens: int, nano_usd: int) -> None:
+    def asked(self, requests: int, tokens: int, nano_usd: int) -> None:
         """So many requests came, which needed so much together."""
         self.asked_lately = self.asked_lately or requests > 0
         self._requests += requests

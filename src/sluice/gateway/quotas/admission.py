@@ -165,7 +165,7 @@ class Admission:
         if not covered and _recalled(caller.accounts):  # there may be enough now
             covered = _covered(caller.accounts, need, now)
         for account in caller.accounts:
-            account.pace.asked(need)
+            account.pace.asked(1, need.tokens, need.nano_usd)
         if covered:
             for account in caller.accounts:
                 account.take(need)

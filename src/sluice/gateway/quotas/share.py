@@ -184,7 +184,7 @@ class Share:
         asked = (requests - self._requests, tokens - self._tokens, self._asked_nano_usd)
         left = (self._requests, self._tokens, self._slots, self._nano_usd)
         for number, account in enumerate(self._accounts):
-            account.pace.asked_often(*asked)
+            account.pace.asked(*asked)
             account.pace.lasted(self._seconds, self._ended)
             for windows, more in self._more.items():
                 account.used_more(windows[number], more)

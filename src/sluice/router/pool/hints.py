@@ -91,13 +91,11 @@ class HintExchange:
         """
         batches = []
         for name, scheduler in self._pools.items():
+            if repeat:
+                scheduler.announce(self._clock())
             hints = scheduler.take_hints()
             if not (repeat or scheduler.loads.peers):
                 continue  # nobody is known to listen; who comes will be told what is then
-            if repeat:
-                told = {hint.replica for hint in hints}
-                rest = (load.replica for load in scheduler.loads if load.replica not in told)
-                hints += [scheduler.loads.hint(replica) for replica in rest]
             if hints:
                 batches.append(Batch(name, tuple(hints)))
         return tuple(batches)
