@@ -12,7 +12,7 @@ from sluice.billing.prices import Price
 from sluice.gateway.exchange import Admitted, Exchange
 from sluice.gateway.output_rates import OutputRates
 from sluice.wire.request import Request
-from sluice.wire.usage import Usage, estimate_tokens
+from sluice.wire.usage import Usage
 
 
 class Meter:
@@ -111,18 +111,6 @@ class Meter:
         self._rates.learn(exchange.deployment_name, seconds, usage.output_tokens)
 
     def partial(self, exchange: Exchange, request: Request) -> Usage:
-        """What was used by an answer that broke off.
-
-        Streams know it exactly or by their text. Of an answer that was to come whole nothing has
-        been seen: its output is taken from the time it ran, at the deployment's usual rate, up to
-        what was asked for.
-        """
-        if exchange.stream is not None:
-            return exchange.stream.usage(request.prompt_characters)
-        output = 0
-        if not request.stream:
-            seconds = time.monotonic() - exchange.attempt_started_at
-            output = self._rates.likely(exchange.deployment_name, seconds, request.max_tokens)
-        return Usage(
-            estimate_tokens(request.prompt_characters), output_tokens=output, estimated=True
-        )
+        """What was used by an answer that broke off, see `OutputRates.used`."""
+        seconds = time.monotonic() - exchange.attempt_started_at
+        return self._rates.used(exchange.deployment_name, seconds, request, exchange.stream)

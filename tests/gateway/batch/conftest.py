@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import asyncpg
+import httpx2
 import pytest
 
 from sluice.gateway.batch.storage import Storage
 from sluice.migrations import migrate
+from tests.gateway.batch.doors_site import DoorsSite, doors_site
 from tests.gateway.batch.jobs_site import JobsSite
 from tests.gateway.batch.native_site import NativeSite
 from tests.harness.provider_batches import AnthropicProvider, OpenAIProvider
@@ -55,3 +57,17 @@ async def native_site(emptied_site: JobsSite) -> AsyncIterator[NativeSite]:
         await each.batches.close()
     for provider in (openai, anthropic):
         await provider.server.close()
+
+
+@pytest.fixture
+async def site(doors_database: str, tmp_path: Path) -> AsyncIterator[DoorsSite]:
+    """The doors that batches come in by."""
+    async with doors_site(doors_database, tmp_path) as site:
+        yield site
+
+
+@pytest.fixture
+async def http(site: DoorsSite) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client with a key."""
+    async with site.bare(await site.key()) as client:
+        yield client

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Final
 
 import openai
@@ -17,18 +16,11 @@ from tests.gateway.batch.doors_site import (
     BODY,
     GOOD,
     DoorsSite,
-    doors_site,
     jsonl,
     request_line,
 )
 
 CHAT: Final = "/v1/chat/completions"
-
-
-@pytest.fixture
-async def site(doors_database: str, tmp_path: Path) -> AsyncIterator[DoorsSite]:
-    async with doors_site(doors_database, tmp_path) as site:
-        yield site
 
 
 async def submitted(sdk: AsyncOpenAI, content: bytes = GOOD, **given: Any) -> Batch:

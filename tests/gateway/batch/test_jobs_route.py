@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,6 @@ import pytest
 from sluice.gateway.batch import statements
 from sluice.gateway.batch.ids import private_id
 from tests.gateway.batch.doors_site import BODY, GOOD, DoorsSite, doors_site, jsonl, request_line
-
-
-@pytest.fixture
-async def site(doors_database: str, tmp_path: Path) -> AsyncIterator[DoorsSite]:
-    async with doors_site(doors_database, tmp_path) as site:
-        yield site
-
-
-@pytest.fixture
-async def http(site: DoorsSite) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client with a key."""
-    async with site.bare(await site.key()) as client:
-        yield client
-
 
 OPTIONS = {
     "priority": "low",

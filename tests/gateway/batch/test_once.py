@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.gateway.batch.doors_site import GOOD, DoorsSite, doors_site, jsonl, request_line
+from tests.gateway.batch.doors_site import GOOD, DoorsSite, jsonl, request_line
 
 KEY = {"idempotency-key": "nightly"}
 OTHER = jsonl(request_line("a"), request_line("b"), request_line("d"))
 BAD = GOOD + b"{}\n"
-
-
-@pytest.fixture
-async def site(doors_database: str, tmp_path: Path) -> AsyncIterator[DoorsSite]:
-    async with doors_site(doors_database, tmp_path) as site:
-        yield site
-
-
-@pytest.fixture
-async def http(site: DoorsSite) -> AsyncIterator[httpx2.AsyncClient]:
-    async with site.bare(await site.key()) as client:
-        yield client
 
 
 async def lines(

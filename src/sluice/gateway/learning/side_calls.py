@@ -22,7 +22,7 @@ from sluice.router.dispatch import Dispatcher, StreamStart
 from sluice.router.plan import Route, Step
 from sluice.router.translation import Call
 from sluice.wire.codec import StreamCodec
-from sluice.wire.usage import Usage, estimate_tokens
+from sluice.wire.usage import Usage
 
 #: Seconds for a call.
 CALL_SECONDS = 180.0
@@ -99,7 +99,10 @@ class SideCalls:
         except (TimeoutError, asyncio.CancelledError) as cut:
             if asked.attempts:
                 code = "upstream_timeout" if isinstance(cut, TimeoutError) else "shutting_down"
-                await self._charge(asked, self._partial(asked), code, spent)
+                usage = self._rates.used(
+                    asked.deployment, asked.seconds, call.request, asked.stream
+                )
+                await self._charge(asked, usage, code, spent)
             raise
         await self._charge(asked, usage, None if body is not None else "upstream_error", spent)
         return None if body is None else answer_text(call.endpoint, body, call.request.stream)
@@ -111,18 +114,6 @@ class SideCalls:
             return body, answer.stream.usage(answer.prompt_characters)
         self._rates.learn(asked.deployment, asked.seconds, answer.usage.output_tokens)
         return answer.body, answer.usage
-
-    def _partial(self, asked: _Asked) -> Usage:
-        """See `Meter.partial`."""
-        request = asked.call.request
-        if asked.stream is not None:
-            return asked.stream.usage(request.prompt_characters)
-        output = 0
-        if not request.stream:
-            output = self._rates.likely(asked.deployment, asked.seconds, request.max_tokens)
-        return Usage(
-            estimate_tokens(request.prompt_characters), output_tokens=output, estimated=True
-        )
 
     async def _charge(
         self, asked: _Asked, usage: Usage, error_code: str | None, spent: Spent
