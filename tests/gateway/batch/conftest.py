@@ -67,7 +67,7 @@ async def site(doors_database: str, tmp_path: Path) -> AsyncIterator[DoorsSite]:
 
 
 @pytest.fixture
-async def http(site: DoorsSite) -> AsyncIterator[httpx2.AsyncClient]:
+async def caller(site: DoorsSite) -> AsyncIterator[httpx2.AsyncClient]:
     """A client with a key."""
     async with site.bare(await site.key()) as client:
         yield client
