@@ -28,7 +28,9 @@ from bench.machine import GATEWAY_CORE, OTHER_CORE, free_port
 from bench.process import Server
 from bench.subject import Lane, Notes, Subject, UsageCheck
 from bench.wrk import Endpoint
-from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
+from sluice.gateway.embedded.server import EmbeddedServer
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 
 _KEY = "sk-bench-first-team-0123456789abcdef0123456789"
 _ADMIN_KEY = "sk-bench-admin-0123456789abcdef0123456789"

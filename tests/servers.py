@@ -18,7 +18,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
+from sluice.gateway.embedded.server import EmbeddedServer
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 from sluice.gateway.supervisor import child_setup
 
 START_TIMEOUT = 30.0

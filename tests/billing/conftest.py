@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from redis.asyncio import Redis
 
-from sluice.gateway.embedded import EmbeddedValkey
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 from sluice.migrations import migrate
 from tests.billing.samples import client
 from tests.servers import RunningServer, running

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 from sluice.migrations import migrate
 from tests.harness.gateway import TEAM_KEY, Gateway, Process, free_port
 from tests.servers import RunningServer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.gateway.embedded import EmbeddedPostgres
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
 from sluice.migrations import migrate
 from tests.drills.fleet import Fleet
 from tests.drills.site import Site

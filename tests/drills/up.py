@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import yaml
 
-from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 from tests.drills.books import Books
 from tests.drills.site import PACED
 from tests.harness.gateway import Process, free_port, sluice

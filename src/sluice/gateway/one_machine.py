@@ -14,7 +14,8 @@ import msgspec
 
 from sluice.gateway.config_file import load_config
 from sluice.gateway.connections import connect_database
-from sluice.gateway.embedded import EmbeddedPostgres, EmbeddedValkey
+from sluice.gateway.embedded.postgres import EmbeddedPostgres
+from sluice.gateway.embedded.valkey import EmbeddedValkey
 from sluice.gateway.environment import Environment
 from sluice.gateway.logs import configure_logs
 from sluice.gateway.parts import batch_part, billing_part, gateway_part, router_part

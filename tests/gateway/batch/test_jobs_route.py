@@ -112,7 +112,9 @@ async def test_the_same_batch_through_both_doors(caller: httpx2.AsyncClient) -> 
     batch = (await caller.get(f"/v1/batches/{job['batch_id']}")).json()
     assert batch["id"] == job["batch_id"]
     assert "batch_id" not in batch
-    assert [each["id"] for each in (await caller.get("/v1/batches")).json()["data"]] == [batch["id"]]
+    assert [each["id"] for each in (await caller.get("/v1/batches")).json()["data"]] == [
+        batch["id"]
+    ]
     listed = (await caller.get("/v1/batch")).json()["data"]
     assert [each["batch_id"] for each in listed] == [batch["id"]]
     cancelled = (await caller.post(f"/v1/batch/{batch['id']}/cancel")).json()

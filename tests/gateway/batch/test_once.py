@@ -111,7 +111,9 @@ async def test_a_failure_frees_the_key(caller: httpx2.AsyncClient, send: Any) ->
 
 
 @pytest.mark.parametrize("send", WAYS)
-async def test_a_key_is_one_teams_own(caller: httpx2.AsyncClient, site: DoorsSite, send: Any) -> None:
+async def test_a_key_is_one_teams_own(
+    caller: httpx2.AsyncClient, site: DoorsSite, send: Any
+) -> None:
     mine = (await send(caller)).json()["id"]
     async with site.bare(await site.key("other")) as others:
         theirs = await send(others, content=OTHER)

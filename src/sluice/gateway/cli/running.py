@@ -11,7 +11,7 @@ import click
 import uvloop
 from redis.exceptions import RedisError
 
-from sluice.gateway.embedded import EmbeddedServerError
+from sluice.gateway.embedded.errors import EmbeddedServerError
 from sluice.gateway.startup_errors import CommandError, ConfigError, PortTaken
 from sluice.gateway.supervisor import PartFailedError
 from sluice.migrations import MigrationError
