@@ -332,7 +332,7 @@ def test_c21_developers_speak_for_the_system(sdk: OpenAI, scripted: Upstream, ki
     assert "Be short." in scripted.call_with(marker).body.decode()
 
 
-@pytest.mark.parametrize("kind", ["compatible", "claude"])
+@every_kind
 @pytest.mark.parametrize("stream", [False, True])
 def test_c22_functions_of_old_are_called(
     sdk: OpenAI, scripted: Upstream, kind: str, stream: bool
@@ -386,6 +386,15 @@ def test_c23_vllms_own_members_reach_vllm(sdk: OpenAI, scripted: Upstream) -> No
     sdk.chat.completions.create(**ask("c23-end", "vllm"), extra_body=VLLM_KEYS)
     sent = scripted.call_with("c23-end").json
     assert {name: sent[name] for name in VLLM_KEYS} == VLLM_KEYS
+
+
+def test_c23_vllms_former_members_still_constrain(sdk: OpenAI, scripted: Upstream) -> None:
+    scripted.on("c23-guided-end", answering())
+    former = {"guided_choice": ["a", "b"], "guided_decoding_backend": "outlines"}
+    sdk.chat.completions.create(**ask("c23-guided-end", "vllm"), extra_body=former)
+    sent = scripted.call_with("c23-guided-end").json
+    assert sent["structured_outputs"] == {"choice": ["a", "b"]}
+    assert not sent.keys() & former.keys()
 
 
 @pytest.mark.parametrize("name", [name for name in VLLM_KEYS if name != "top_k"])
@@ -596,8 +605,22 @@ def loop(marker: str, *ids: str) -> Any:
     ]
 
 
+@pytest.mark.parametrize("kind", ["compatible", "vllm"])
+def test_c33_long_ids_fit_openai(sdk: OpenAI, scripted: Upstream, kind: str) -> None:
+    """As those of a conversation that began with vLLM, whose own ids they are."""
+    marker = f"c33-{kind}-end"
+    scripted.on(marker, answering())
+    turns = [*loop("?", LONG_ID, "fine_1"), {"role": "user", "content": marker}]
+    sdk.chat.completions.create(model=kind, max_tokens=9, messages=turns, tools=TOOLS)
+    sent = scripted.call_with(marker).json["messages"]
+    called = [call["id"] for call in sent[1]["tool_calls"]]
+    assert [turn["tool_call_id"] for turn in sent[2:4]] == called
+    assert called[1] == "fine_1"
+    assert (called[0] == LONG_ID) == (kind == "vllm")
+    assert kind == "vllm" or len(called[0]) <= 40
+
+
 def test_c33_a_messages_clients_long_ids_fit_openai(bare: httpx.Client, scripted: Upstream) -> None:
-    """Those of chat clients pass as they are: they are the upstream's own."""
     scripted.on("c33-end", answering())
     use = {"type": "tool_use", "id": LONG_ID, "name": "weather", "input": {}}
     result = {"type": "tool_result", "tool_use_id": LONG_ID, "content": "c33-end"}

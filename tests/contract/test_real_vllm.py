@@ -114,10 +114,30 @@ def test_c20_a_file_is_a_400(real: OpenAI) -> None:
     assert raised.value.type == "invalid_request_error"
 
 
-def test_c23_vllms_own_members_have_their_effect(real: OpenAI) -> None:
-    choices = {"structured_outputs": {"choice": ["left", "right"]}}
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"structured_outputs": {"choice": ["left", "right"]}},
+        {"guided_choice": ["left", "right"]},  # ignored by vLLM itself
+    ],
+)
+def test_c23_vllms_own_members_have_their_effect(real: OpenAI, choices: dict[str, Any]) -> None:
     answer = real.chat.completions.create(**ask("Which?", "real"), extra_body=choices)
     assert answer.choices[0].message.content in ("left", "right")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_c22_functions_of_old_are_called(real: OpenAI, stream: bool) -> None:
+    functions: Any = [{"name": "weather", "parameters": PARAMETERS}]
+    request = ask("Rome?", "real", functions=functions, function_call={"name": "weather"})
+    answer: Any = real.chat.completions.create(**request | {"max_tokens": 60}, stream=stream)
+    parts = list(answer) if stream else [answer]
+    choices = [part.choices[0] for part in parts if part.choices]
+    calls = [(c.delta if stream else c.message).function_call for c in choices]
+    assert "".join(call.name or "" for call in calls if call) == "weather"
+    arguments = json.loads("".join(call.arguments or "" for call in calls if call))
+    assert arguments["city"] in ("Rome", "Oslo")
+    assert choices[-1].finish_reason == "function_call"
 
 
 @pytest.mark.parametrize("effort", ["none", "low", "high"])

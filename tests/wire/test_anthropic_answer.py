@@ -101,12 +101,6 @@ class TestMessages:
         got = choice(message({**USE, "name": "a_b_1"}), NameMap({"a_b_1": "a.b"}))
         assert got["message"]["tool_calls"][0]["function"]["name"] == "a.b"
 
-    def test_c22_the_legacy_form(self) -> None:
-        got = choice(message(USE, stop="tool_use"), NameMap(legacy=True))
-        assert got["finish_reason"] == "function_call"
-        assert got["message"]["function_call"] == {"name": "f", "arguments": '{"a": 1}'}
-        assert "tool_calls" not in got["message"]
-
     def test_n12_a_refusal_discards_what_was_said(self) -> None:
         details = {"type": "refusal", "explanation": "no way"}
         got = choice(message(TEXT, USE, stop="refusal", stop_details=details))

@@ -286,8 +286,8 @@ class TestThinking:
 
 
 _MEMBERS = (
-    "messages", "tools", "tool_choice", "response_format", "stop", "metadata", "functions",
-    "function_call", "reasoning_effort", "temperature", "logit_bias", "thing",
+    "messages", "tools", "tool_choice", "response_format", "stop", "metadata", "reasoning_effort",
+    "temperature", "logit_bias", "thing",
 )  # fmt: skip
 
 

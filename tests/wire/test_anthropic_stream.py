@@ -194,11 +194,6 @@ class TestContent:
         message: Any = assembled(run(data, names=NameMap({"a_b_1": "a.b"}))[0])
         assert message["tool_calls"][0]["function"]["name"] == "a.b"
 
-    def test_c22_the_legacy_form(self) -> None:
-        out, _ = run(start() + use(0, "t", "{}") + stop("tool_use"), names=NameMap(legacy=True))
-        assert assembled(out)["function_call"] == {"name": "f", "arguments": "{}"}
-        assert chunks(out)[-1]["choices"][0]["finish_reason"] == "function_call"
-
     def test_c25_thinking_comes_as_text_and_then_whole(self) -> None:
         redacted = block(1, {"type": "redacted_thinking", "data": "x"})
         data = thinking(0, "s==", "h", "m") + redacted + thinking(2, "t==") + text(3, "y")

@@ -99,22 +99,6 @@ class TestToolTurns:
         assert [tool["name"] for tool in body["tools"]] == [upstream_name("a.b")]
         assert body["tool_choice"] == {"type": "none"}
 
-    def test_c22_the_legacy_form(self) -> None:
-        messages = [
-            USER,
-            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}},
-            {"role": "function", "name": "f", "content": "1"},
-        ]
-        functions = [{"name": "f", "parameters": {"type": "object"}}]
-        body = translated(messages=messages, functions=functions, function_call={"name": "f"})
-        assert body["tools"] == [{"name": "f", "input_schema": {"type": "object"}}]
-        assert body["tool_choice"] == {
-            "type": "tool", "name": "f", "disable_parallel_tool_use": True
-        }  # fmt: skip
-        _, turn, answer = body["messages"]
-        assert turn["content"][0]["id"] == answer["content"][0]["tool_use_id"]
-        assert names_of(request_of(functions=functions)).legacy
-
 
 class TestTools:
     def test_a_tool(self) -> None:

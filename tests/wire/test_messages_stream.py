@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from sluice.wire.codec import Chained, ClientStream
 from sluice.wire.errors import ErrorDetail
-from sluice.wire.messages_answer import OWN_SIGNATURE, to_message, toolu_id
+from sluice.wire.messages_answer import OWN_SIGNATURE, to_message
 from sluice.wire.messages_stream import PING_EVENT, MessagesFromChat
 from sluice.wire.stream import CompletionStream, StreamView
+from sluice.wire.tool_ids import toolu_id
 from tests.wire.pieces import cuts, split
 
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}

@@ -13,7 +13,7 @@ ANTHROPIC_URL = "https://api.anthropic.com"
 #: Requests of Messages clients bring their own.
 VERSION = "2023-06-01"
 
-ANTHROPIC_DIALECT = Dialect(token_limit="max_tokens", format="anthropic")
+ANTHROPIC_DIALECT = Dialect(token_limit="max_tokens", format="anthropic", functions=False)
 
 
 @dataclass(frozen=True, slots=True)

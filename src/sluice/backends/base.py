@@ -178,6 +178,7 @@ class Dialect:
         base64_embeddings: whether `encoding_format: base64` is honoured.
         format: the format of its messages.
         responses: whether it serves OpenAI's Responses itself.
+        functions: whether chat still takes `functions`, which came before tools.
         vllm: whether vLLM's own members are understood.
         priority: whether the engine schedules by `priority`, and so takes it.
         foreign: members of messages that other upstreams' answers have and this one refuses.
@@ -188,6 +189,7 @@ class Dialect:
     base64_embeddings: bool = False
     format: Literal["openai", "anthropic"] = "openai"
     responses: bool = False
+    functions: bool = True
     vllm: bool = False
     priority: bool = False
     foreign: tuple[str, ...] = ("thinking_blocks",)

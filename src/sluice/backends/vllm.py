@@ -19,6 +19,7 @@ VLLM_DIALECT = Dialect(
     token_limit="max_completion_tokens",
     streamed_usage={"include_usage": True, "continuous_usage_stats": True},
     base64_embeddings=True,
+    functions=False,
     vllm=True,
 )
 

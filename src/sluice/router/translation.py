@@ -22,6 +22,13 @@ from sluice.wire.anthropic_stream import AnthropicChatStream
 from sluice.wire.codec import Chained, ClientStream, StreamCodec
 from sluice.wire.embeddings import Encoding
 from sluice.wire.errors import ErrorDetail, read_error
+from sluice.wire.functions import (
+    FunctionCallStream,
+    as_function_call,
+    as_tools,
+    offers_functions,
+)
+from sluice.wire.guided_decoding import with_structured_outputs
 from sluice.wire.messages_answer import to_message
 from sluice.wire.messages_content import without_own_thinking
 from sluice.wire.messages_passthrough import (
@@ -39,6 +46,7 @@ from sluice.wire.responses_request import input_items, previous_response
 from sluice.wire.responses_request import to_chat as responses_to_chat
 from sluice.wire.responses_stream import ResponsesFromChat
 from sluice.wire.stream import CompletionStream, StreamView
+from sluice.wire.tool_ids import with_short_ids
 
 ReadAnswer = Callable[[bytes], Answer | ErrorDetail]
 
@@ -136,23 +144,21 @@ def translate(call: Call, model: Model, deployment: Deployment, dialect: Dialect
 
 def _chat(call: Call, request: Request, deployment: Deployment, dialect: Dialect) -> Translation:
     """The hub: a chat request (or another of OpenAI's simple ones) to either kind of upstream."""
+    if not dialect.functions and (of_tools := as_tools(request)) is not request:
+        inner = _chat(call, of_tools, deployment, dialect)
+        if not offers_functions(request):
+            return inner
+        return _outside(inner, FunctionCallStream, as_function_call)
     if dialect.format == "anthropic":
         return _chat_to_anthropic(call, request, deployment)
-    if call.encoding == "base64" and not dialect.base64_embeddings:
-        request = request.with_member("encoding_format", "float")
     endpoint = call.endpoint
     if endpoint in (Endpoint.MESSAGES, Endpoint.RESPONSES):
         endpoint = Endpoint.CHAT
-    if endpoint is Endpoint.CHAT:
-        request = without_in_messages(request, dialect.foreign)
-    if dialect.vllm and call.cache_salt is not None:
-        request = request.with_member("cache_salt", call.cache_salt)
+    request = _in_dialect(call, request, endpoint, dialect)
     if endpoint in (Endpoint.CHAT, Endpoint.COMPLETIONS):
         for name, value in deployment.defaults:
             if bytes(request.members.get(name, b"null")) == b"null":
                 request = request.with_member(name, value)
-    if dialect.priority:  # the caller's own would let it overtake others
-        request = request.with_member("priority", _engine_priority(call))
     limit = {Endpoint.CHAT: dialect.token_limit, Endpoint.COMPLETIONS: "max_tokens"}
     return Translation(
         endpoint=endpoint,
@@ -162,6 +168,23 @@ def _chat(call: Call, request: Request, deployment: Deployment, dialect: Dialect
             body, request.model, request.prompt_characters, call.encoding
         ),
     )
+
+
+def _in_dialect(call: Call, request: Request, endpoint: Endpoint, dialect: Dialect) -> Request:
+    """A request of OpenAI's format as one of its speakers takes it."""
+    if call.encoding == "base64" and not dialect.base64_embeddings:
+        request = request.with_member("encoding_format", "float")
+    if endpoint is Endpoint.CHAT:
+        request = without_in_messages(request, dialect.foreign)
+        if not dialect.vllm:  # whose own ids are longer than others take
+            request = with_short_ids(request)
+    if dialect.vllm:
+        request = with_structured_outputs(request)
+        if call.cache_salt is not None:
+            request = request.with_member("cache_salt", call.cache_salt)
+    if dialect.priority:  # the caller's own would let it overtake others
+        request = request.with_member("priority", _engine_priority(call))
+    return request
 
 
 def _engine_priority(call: Call) -> int:

@@ -32,11 +32,9 @@ class NameMap:
 
     Attributes:
         client_names: by the tool's name upstream, the client's; only those that differ.
-        legacy: the client speaks of functions (`functions`, `function_call`), not of tools.
     """
 
     client_names: Mapping[str, str] = field(default_factory=dict)
-    legacy: bool = False
 
     def client_name(self, name: str) -> str:
         """The client's name of a tool that the upstream called."""
@@ -85,18 +83,15 @@ _FINISH = {
 }
 
 
-def finish_reason(stop_reason: str, called: bool, legacy: bool) -> str:
+def finish_reason(stop_reason: str, called: bool) -> str:
     """The chat answer's `finish_reason`.
 
     Args:
         stop_reason: Anthropic's; one that isn't known counts as an ordinary stop.
         called: the answer calls a tool.
-        legacy: the client speaks of functions.
     """
     reason = _FINISH.get(stop_reason, "stop")
-    if reason == "stop" and called:
-        reason = "tool_calls"
-    return "function_call" if legacy and reason == "tool_calls" else reason
+    return "tool_calls" if reason == "stop" and called else reason
 
 
 def refusal_text(details: StopDetails | None) -> str:
@@ -160,12 +155,11 @@ def read_message(
         prompt = estimate_tokens(prompt_characters)
         usage = Usage(prompt, output_tokens=generated, estimated=True)
     chat = _chat_message(message, blocks, names)
-    called = "tool_calls" in chat or "function_call" in chat
     choice = {
         "index": 0,
         "message": chat,
         "logprobs": None,
-        "finish_reason": finish_reason(message.stop_reason, called, names.legacy),
+        "finish_reason": finish_reason(message.stop_reason, "tool_calls" in chat),
     }
     answer: dict[str, Any] = {
         "id": completion_id(message.id),
@@ -198,9 +192,7 @@ def _chat_message(
         chat["reasoning_content"] = reasoning
     if thinking := [part for block, part in blocks if returns_thinking(block)]:
         chat["thinking_blocks"] = thinking
-    if calls and names.legacy:
-        chat["function_call"] = calls[0]["function"]
-    elif calls:
+    if calls:
         chat["tool_calls"] = calls
     return chat
 

@@ -54,10 +54,9 @@ DROPPED = frozenset((
 
 # fmt: off
 _TRANSLATED = frozenset((
-    "function_call", "functions", "max_completion_tokens", "max_tokens", "messages", "metadata",
-    "model", "parallel_tool_calls", "reasoning_effort", "response_format", "safety_identifier",
-    "service_tier", "stop", "stream", "temperature", "tool_choice", "tools", "top_k", "top_p",
-    "user"
+    "max_completion_tokens", "max_tokens", "messages", "metadata", "model", "parallel_tool_calls",
+    "reasoning_effort", "response_format", "safety_identifier", "service_tier", "stop", "stream",
+    "temperature", "tool_choice", "tools", "top_k", "top_p", "user"
 ))
 # fmt: on
 
@@ -83,7 +82,6 @@ class _Message(msgspec.Struct):
     refusal: str | None = None
     name: str | None = None
     tool_calls: list[Tool] | None = None
-    function_call: Function | None = None
     tool_call_id: str | None = None
     thinking_blocks: list[RawObject] | None = None
     cache_control: Block | None = None
@@ -97,10 +95,7 @@ def names_of(request: Request) -> NameMap:
     """What the answer's codec needs to know of the request."""
     offered = offered_functions(request)
     client = {upstream_name(tool.name): tool.name for tool in offered}
-    return NameMap(
-        {theirs: ours for theirs, ours in client.items() if theirs != ours},
-        legacy=bool(member(request.members, "functions", list[Function])),
-    )
+    return NameMap({theirs: ours for theirs, ours in client.items() if theirs != ours})
 
 
 def to_messages(request: Request, profile: AnthropicProfile) -> bytes:
@@ -127,7 +122,7 @@ def _translated(request: Request, profile: AnthropicProfile) -> Block:
         talk.add(message, f"messages[{number}]")
     turns = talk.turns()
     tools = tool_blocks(request, profile)
-    choice = tool_choice(members, tools, bool(member(members, "functions", list[Function])))
+    choice = tool_choice(members, tools)
     if not tools and talk.called:
         tools = {name: tool_block(Function(name), profile) for name in dict.fromkeys(talk.called)}
         choice = {"type": "none"}
@@ -195,7 +190,7 @@ class _Conversation:
             self._append("user", marked(message.blocks(where), message.cache_control))
         elif role == "assistant":
             self._assistant(message, where)
-        elif role in ("tool", "function"):
+        elif role == "tool":
             self._append("user", [self._result(message, where)])
         else:
             raise InvalidRequest(f"`{role}` is no role", f"{where}.role")
@@ -255,8 +250,6 @@ class _Conversation:
             self._call(call.function, call.id, f"{where}.tool_calls[{number}]")
             for number, call in enumerate(message.tool_calls or [])
         ]
-        if (function := message.function_call) is not None:
-            calls.append(self._call(function, function.name, f"{where}.function_call"))
         self._append("assistant", marked([*blocks, *text, *calls], message.cache_control))
 
     def _call(self, function: Function | None, name: str | None, where: str) -> Block:
@@ -273,16 +266,15 @@ class _Conversation:
         try:
             arguments = decode_object(function.arguments.encode()) if function.arguments else {}
         except MalformedJSON as error:
-            where += ".arguments" if where.endswith("function_call") else ".function.arguments"
+            where += ".function.arguments"
             raise InvalidRequest(f"`{where}` is no JSON object: {error}", where) from None
         return {"type": "tool_use", "id": ident, "name": self.called[-1], "input": arguments}
 
     def _result(self, message: _Message, where: str) -> Block:
-        member_name = "tool_call_id" if message.role == "tool" else "name"
-        name = message.tool_call_id if message.role == "tool" else message.name
+        name = message.tool_call_id
         if not name or name not in self._open:
             what = f"`{name}` answers no tool call of the turn before"
-            raise InvalidRequest(what, f"{where}.{member_name}")
+            raise InvalidRequest(what, f"{where}.tool_call_id")
         block: Block = {"type": "tool_result", "tool_use_id": self._open.pop(name)}
         if content := message.blocks(where):
             block["content"] = content

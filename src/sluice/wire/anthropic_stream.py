@@ -142,8 +142,6 @@ class AnthropicChatStream(EventCodec):
     def _start_tool(self, block: Block) -> bytes:
         function = {"name": self._names.client_name(block.name or ""), "arguments": ""}
         self._tools += 1
-        if self._names.legacy:
-            return self._chunk({"function_call": function})
         call = {"index": self._tools - 1, "id": block.id or "", "type": "function"}
         return self._chunk({"tool_calls": [call | {"function": function}]})
 
@@ -163,8 +161,6 @@ class AnthropicChatStream(EventCodec):
         return self._chunk({"content": text}) if text else b""
 
     def _call_on(self, arguments: str) -> bytes:
-        if self._names.legacy:
-            return self._chunk({"function_call": {"arguments": arguments}})
         call = {"index": self._tools - 1, "function": {"arguments": arguments}}
         return self._chunk({"tool_calls": [call]})
 
@@ -200,5 +196,5 @@ class AnthropicChatStream(EventCodec):
         out = b""
         if self._stop_reason == "refusal":
             out = self._chunk({"refusal": refusal_text(self._stop_details)})
-        reason = finish_reason(self._stop_reason, self._tools > 0, self._names.legacy)
+        reason = finish_reason(self._stop_reason, self._tools > 0)
         return out + self._chunk({}, reason)

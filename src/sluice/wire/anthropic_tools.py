@@ -36,8 +36,8 @@ class Tool(msgspec.Struct):
 
 
 def offered_functions(request: Request) -> list[Function]:
-    """The functions among the tools, under whichever name they came."""
-    functions = list(member(request.members, "functions", list[Function]) or [])
+    """The functions among the tools."""
+    functions = []
     for number, tool in enumerate(member(request.members, "tools", list[Tool]) or []):
         if tool.type != "function" or tool.function is None:
             raise unsupported(f"`{tool.type}` tools", f"tools[{number}]")
@@ -73,10 +73,7 @@ class _Allowed(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    """`tool_choice`, or `function_call` that names a function."""
-
     type: str = "function"
-    name: str | None = None
     function: Function | None = None
     allowed_tools: _Allowed | None = None
 
@@ -85,10 +82,9 @@ _CHOICES: Any = str | _Choice
 _MODES = {"none": "none", "auto": "auto", "required": "any"}
 
 
-def tool_choice(members: RawObject, tools: dict[str, Block], legacy: bool) -> Block | None:
+def tool_choice(members: RawObject, tools: dict[str, Block]) -> Block | None:
     """The choice; from `tools`, those that aren't allowed are taken out."""
-    param = "tool_choice" if member(members, "tool_choice", _CHOICES) else "function_call"
-    asked = member(members, param, _CHOICES)
+    asked = member(members, "tool_choice", _CHOICES)
     name: str | None = None
     if isinstance(asked, _Choice):
         if asked.type == "allowed_tools" and asked.allowed_tools is not None:
@@ -97,22 +93,24 @@ def tool_choice(members: RawObject, tools: dict[str, Block], legacy: bool) -> Bl
                 del tools[other]
             asked = asked.allowed_tools.mode
         elif asked.type == "function":
-            name = asked.function.name if asked.function is not None else asked.name
+            name = asked.function.name if asked.function is not None else None
         else:
-            raise unsupported(f"`{asked.type}` choice of tools", param)
+            raise unsupported(f"`{asked.type}` choice of tools", "tool_choice")
     if name is not None and upstream_name(name) not in tools:
-        raise InvalidRequest(f"`{param}` names `{name}`, which is not among the tools", param)
+        what = f"`tool_choice` names `{name}`, which is not among the tools"
+        raise InvalidRequest(what, "tool_choice")
     if name is None and asked not in (None, *_MODES):
-        raise InvalidRequest(f"`{param}` is none of none, auto, required, or a tool", param)
+        what = "`tool_choice` is none of none, auto, required, or a tool"
+        raise InvalidRequest(what, "tool_choice")
     if not tools:
         if asked == "required":
-            raise InvalidRequest(f"`{param}` needs tools", param)
+            raise InvalidRequest("`tool_choice` needs tools", "tool_choice")
         return None
     if name is not None:
         choice: Block = {"type": "tool", "name": upstream_name(name)}
     else:
         choice = {"type": _MODES[asked or "auto"]}
-    one = legacy or member(members, "parallel_tool_calls", bool) is False
+    one = member(members, "parallel_tool_calls", bool) is False
     if one and choice["type"] != "none":
         choice["disable_parallel_tool_use"] = True
     return choice if one or asked is not None else None

@@ -1,15 +1,10 @@
 """A complete chat answer as a message of Anthropic's Messages API.
 
-Here too is what the streamed form shares with it: ids, stop reasons, usage. Tool ids are mapped
-so that a client's next request brings the upstream its own ids back (`toolu_id`, `chat_tool_id`):
-nothing has to be remembered, and a prompt that is built from ids stays the same to the byte.
+Here too is what the streamed form shares with it: ids, stop reasons, usage.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import re
 from typing import Any, NamedTuple
 
@@ -17,6 +12,7 @@ import msgspec
 import uuid_utils
 
 from sluice.wire.objects import MalformedJSON, encode, mended
+from sluice.wire.tool_ids import toolu_id
 from sluice.wire.usage import UsageBody, estimate_tokens
 
 #: Signature of thinking blocks that were made from a chat upstream's reasoning. It vouches for
@@ -27,44 +23,7 @@ OWN_SIGNATURE = "c2x1aWNl"
 #: Anthropic's documentation advises: no tool accepts it, and the model sees what it wrote.
 INVALID_JSON = "INVALID_JSON"
 
-#: OpenAI's limit on the length of tool call ids.
-MAX_CHAT_ID = 40
-
-_PLAIN = "toolu_p_"
-_CODED = "toolu_q_"
-_SAFE = re.compile(r"[A-Za-z0-9_-]+")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
-
-
-def toolu_id(chat_id: str) -> str:
-    """A chat upstream's tool call id as Anthropic's clients and API accept ids."""
-    if _SAFE.fullmatch(chat_id):
-        return _PLAIN + chat_id
-    return _CODED + base64.urlsafe_b64encode(chat_id.encode()).rstrip(b"=").decode()
-
-
-def chat_tool_id(tool_id: str, *, vllm: bool) -> str:
-    """The id under which a chat upstream knows a tool call: its own where `toolu_id` made this
-    one, else the id as it is; where it is too long for OpenAI, always the same short one."""
-    original = _original_id(tool_id)
-    if vllm or len(original) <= MAX_CHAT_ID:
-        return original
-    return "call_" + hashlib.sha256(original.encode()).hexdigest()[:32]
-
-
-def _original_id(tool_id: str) -> str:
-    if tool_id.startswith(_PLAIN):
-        original = tool_id.removeprefix(_PLAIN)
-    elif tool_id.startswith(_CODED):
-        code = tool_id.removeprefix(_CODED)
-        try:
-            original = base64.urlsafe_b64decode(code + "=" * (-len(code) % 4)).decode()
-        except (binascii.Error, ValueError):
-            return tool_id
-    else:
-        return tool_id
-    # An id that only looks like ours is foreign: two ids must never become one.
-    return original if original and toolu_id(original) == tool_id else tool_id
 
 
 def message_id(chat_id: str | None) -> str:

@@ -15,8 +15,9 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from sluice.wire.errors import InvalidRequest
-from sluice.wire.messages_answer import OWN_SIGNATURE, chat_tool_id
+from sluice.wire.messages_answer import OWN_SIGNATURE
 from sluice.wire.objects import RawObject, encode, mended
+from sluice.wire.tool_ids import chat_tool_id
 
 T = TypeVar("T")
 
@@ -227,7 +228,7 @@ class _Conversation:
         if not arguments.startswith(b"{"):
             raise InvalidRequest(f"`{where}.input` must be an object", f"{where}.input")
         return {
-            "id": chat_tool_id(name, vllm=self._vllm),
+            "id": chat_tool_id(name),
             "type": "function",
             "function": {
                 "name": _required(block.name, f"{where}.name"),
@@ -258,7 +259,7 @@ class _Conversation:
         self._messages.append(
             {
                 "role": "tool",
-                "tool_call_id": chat_tool_id(name, vllm=self._vllm),
+                "tool_call_id": chat_tool_id(name),
                 "content": f"Error: {text}" if block.is_error else text,
             }
         )

@@ -26,10 +26,10 @@ from sluice.wire.messages_answer import (
     message_usage,
     own_call_id,
     stop_of,
-    toolu_id,
 )
 from sluice.wire.messages_errors import error_event
 from sluice.wire.objects import encode, mended
+from sluice.wire.tool_ids import toolu_id
 
 #: Keeps a silent stream alive; allowed anywhere in it.
 PING_EVENT = b'event: ping\ndata: {"type":"ping"}\n\n'
