@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from sluice.backends.base import Backend, ConnectionLost, UpstreamRequest, UpstreamResponse
+from sluice.backends.base import ConnectionLost, UpstreamResponse
 from sluice.router.pool.flight import Flight
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
@@ -75,17 +75,12 @@ def shows_token(head: bytes) -> bool:
     return False
 
 
-async def begun(
-    backend: Backend, request: UpstreamRequest
-) -> tuple[UpstreamResponse, bytes | None]:
-    """An answer that has begun: of a stream, all up to its first token is here.
+async def until_token(response: UpstreamResponse) -> bytes:
+    """What comes of a stream up to its first token.
 
     Raises:
-        BackendError: it could not be had, or broke off before that.
+        ConnectionLost: it broke off, or ended, before that.
     """
-    response = await backend.send(request)
-    if not request.stream or response.status != 200:
-        return response, None
     head = b""
     try:
         while not shows_token(head):
@@ -96,7 +91,7 @@ async def begun(
     except BaseException:
         response.close()
         raise
-    return response, head
+    return head
 
 
 class ResponseObserver(Protocol):

@@ -244,10 +244,10 @@ class LoadBook:
                         )
 
     def _change(self, replica: str, prefill: int, running: int, context: int) -> None:
-        for loads in (self._loads, self._own):
-            load = loads.get(replica)
-            if load is not None:
-                _shift(load, prefill, running, context)
+        load = self._loads.get(replica)
+        if load is not None:
+            _shift(load, prefill, running, context)
+            _shift(self._own[replica], prefill, running, context)
 
 
 def _shift(load: Load, prefill: int, running: int, context: int) -> None:

@@ -40,7 +40,7 @@ from sluice.router.pool.config import PoolConfig
 from sluice.router.pool.engine_caches import EngineCaches, FinishedPrompt
 from sluice.router.pool.fair_queue import Priority, Shed
 from sluice.router.pool.flight import Flight, overloaded
-from sluice.router.pool.live_response import PooledResponse, ReportedUsage, begun
+from sluice.router.pool.live_response import PooledResponse, ReportedUsage, until_token
 from sluice.router.pool.membership import Event, Member, joined
 from sluice.router.pool.observer import MoveReason, PoolObserver
 from sluice.router.pool.output_lengths import OutputLengths
@@ -307,7 +307,9 @@ class PoolBackend:
         try:
             flight.begin_call()
             try:
-                response, first = await begun(replica.backend, request)
+                response = await replica.backend.send(request)
+                streams = request.stream and response.status == 200
+                first = await until_token(response) if streams else None
             finally:
                 flight.end_call()
         except asyncio.CancelledError:
