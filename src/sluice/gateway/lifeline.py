@@ -106,16 +106,20 @@ class Lifeline:
         if self._arming is not None:
             self._arming.cancel()
             self._arming = None
-        if self._watch is not None:
-            self._watch.remove_done_callback(self._received)
-            self._watch.cancel()
-            self._watch = None
 
     def let_go(self) -> None:
         """The request is over. What it held goes at once, and not only when the collector of
         cycles comes by: under load that would be tens of thousands of objects later, each of them
-        out of the processor's caches by then."""
+        out of the processor's caches by then.
+
+        The watch ends here and not with `release`: the server's thread, which has to hear of it,
+        is awake with the end of the answer by now, and would be woken once more before.
+        """
         self._heartbeat = _nothing
+        if self._watch is not None:
+            self._watch.remove_done_callback(self._received)
+            self._watch.cancel()
+            self._watch = None
 
     def sweep(
         self, now: float, heartbeat_seconds: float, stalled_seconds: float = math.inf

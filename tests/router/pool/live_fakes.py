@@ -216,8 +216,7 @@ class Harness:
             json.dumps(body).encode(),
             stream,
             "request",
-            placed=self.placed.append,
-            **{"max_tokens": 10, **more},
+            **{"placed": self.placed.append, "max_tokens": 10, **more},
         )
 
     async def ask(self, prompt: str = "hello", **more: Any) -> bytes:

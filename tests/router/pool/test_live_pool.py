@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
-from sluice.backends.base import ConnectFailed, ConnectionLost, Overloaded, PoolFailed
+from sluice.backends.base import (
+    ConnectFailed,
+    ConnectionLost,
+    Overloaded,
+    Placed,
+    PoolFailed,
+    UpstreamResponse,
+)
 from sluice.router.pool.membership import Event
 from tests.router.pool.live_fakes import DONE, LOST, Harness, piece, settle
 
@@ -45,6 +54,35 @@ async def test_a_dropped_stream_is_closed_at_its_replica() -> None:
     response.close()
     assert pool["a"].responses[0].closed
     assert pool.outstanding() == 0
+
+
+class Asker:
+    """Has the answer, and hears where it comes from."""
+
+    def __init__(self) -> None:
+        self.response: UpstreamResponse | None = None
+
+    def placed(self, where: Placed) -> None:
+        pass
+
+
+async def ask_and_go(pool: Harness) -> weakref.ref[Asker]:
+    asker = Asker()
+    asker.response = await pool.pool.send(pool.request(placed=asker.placed))
+    while await asker.response.next():
+        pass
+    pool["a"].requests.clear()
+    return weakref.ref(asker)
+
+
+async def test_an_answer_that_was_read_is_gone_without_a_collection() -> None:
+    pool = Harness("a")
+    gc.disable()
+    try:
+        asker = await asyncio.create_task(ask_and_go(pool))
+        assert asker() is None
+    finally:
+        gc.enable()
 
 
 async def test_one_that_cannot_be_reached_is_out_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.router.pool.live_response import ReportedUsage, last_usage, shows_token
+from sluice.router.pool.live_response import last_usage, shows_token
 
 USAGE = b'"usage":{"prompt_tokens":11,"total_tokens":18,"completion_tokens":7%s}'
 
@@ -15,19 +15,23 @@ USAGE = b'"usage":{"prompt_tokens":11,"total_tokens":18,"completion_tokens":7%s}
         (b"", None),
         (b'{"choices":[]}', None),
         (b'{"choices":[],"usage":null}', None),
-        (b"{" + USAGE % b"", ReportedUsage(11, 7, None)),
-        (b"{" + USAGE % b',"prompt_tokens_details":null', ReportedUsage(11, 7, None)),
-        (b"{" + USAGE % b',"prompt_tokens_details":{"cached_tokens":4}', ReportedUsage(11, 7, 4)),
-        (b'{"usage" : { "prompt_tokens" : 3 }}', ReportedUsage(3, 0, None)),
+        (b"{" + USAGE % b"", (11, 7, None)),
+        (b"{" + USAGE % b',"prompt_tokens_details":null', (11, 7, None)),
+        (b"{" + USAGE % b',"prompt_tokens_details":{"cached_tokens":4}', (11, 7, 4)),
+        (b'{"usage" : { "prompt_tokens" : 3 }}', (3, 0, None)),
         (
             USAGE % b"" + b"}\n\ndata: {" + USAGE.replace(b"7", b"8") % b"",
-            ReportedUsage(11, 8, None),
+            (11, 8, None),
         ),
+        (b"{" + USAGE % b"" + b'}\n\ndata: {"usage":{"prompt_tokens":9', (11, 7, None)),  # cut off
+        (b'{"usage":{"prompt_tokens":"many"}}', None),
         (rb'{"content":"\"usage\":{\"prompt_tokens\":99}"}', None),
     ],
 )
-def test_usage_is_found(text: bytes, usage: ReportedUsage | None) -> None:
-    assert last_usage(text) == usage
+def test_usage_is_found(text: bytes, usage: tuple[int, int, int | None] | None) -> None:
+    found = last_usage(text)
+    said = found and (found.prompt_tokens, found.completion_tokens, found.cached_tokens)
+    assert said == usage
 
 
 OPENING = b'data: {"choices":[{"delta":{"role":"assistant","content":""},"index":0}]}\n\n'

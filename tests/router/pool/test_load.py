@@ -25,47 +25,45 @@ def book(name: str = "g1", *replicas: str) -> LoadBook:
 
 def test_a_request_counts_until_its_end() -> None:
     loads = book()
-    loads.dispatched("r", "a", 100, 150)
+    loads.dispatched("a", 100, 150)
     assert figures(loads["a"]) == (100, 1, 150)
-    loads.first_token("r")
-    loads.first_token("r")
+    loads.first_token("a", 100)
     assert figures(loads["a"]) == (0, 1, 150)
-    loads.ended("r")
-    loads.ended("r")
+    loads.ended("a", 0, 150)
     assert figures(loads["a"]) == (0, 0, 0)
 
 
 def test_a_replica_that_left_takes_its_requests_along() -> None:
     loads = book()
-    loads.dispatched("r", "a", 100, 150)
+    loads.dispatched("a", 100, 150)
     loads.remove("a")
+    loads.ended("a", 100, 150)
     loads.add("a")
-    loads.ended("r")
     assert figures(loads["a"]) == (0, 0, 0)
 
 
 def test_others_count_as_they_say() -> None:
     loads, other = book(), book("g2")
-    other.dispatched("r", "a", 100, 150)
+    other.dispatched("a", 100, 150)
     assert loads.receive(other.hint("a", (1, 2)), 0.0)
     assert figures(loads["a"]) == (100, 1, 150)
     assert list(loads.peers) == ["g2"]
-    other.first_token("r")
-    other.ended("r")
+    other.first_token("a", 100)
+    other.ended("a", 0, 150)
     loads.receive(other.hint("a"), 0.1)
     assert figures(loads["a"]) == (0, 0, 0)
 
 
 def test_ones_own_hints_are_no_news() -> None:
     loads = book()
-    loads.dispatched("r", "a", 100, 150)
+    loads.dispatched("a", 100, 150)
     assert not loads.receive(loads.hint("a"), 0.0)
     assert figures(loads["a"]) == (100, 1, 150)
 
 
 def test_who_is_silent_is_forgotten() -> None:
     loads, other = book(), book("g2")
-    other.dispatched("r", "a", 100, 150)
+    other.dispatched("a", 100, 150)
     loads.receive(other.hint("a"), 0.0)
     loads.expire(5.0)
     assert figures(loads["a"]) == (100, 1, 150)
@@ -76,7 +74,7 @@ def test_who_is_silent_is_forgotten() -> None:
 
 def test_what_was_said_of_a_replica_counts_when_it_joins() -> None:
     loads, other = book("g1", "a"), book("g2", "a", "b")
-    other.dispatched("r", "b", 100, 150)
+    other.dispatched("b", 100, 150)
     loads.receive(other.hint("b"), 0.0)
     loads.add("b")
     assert figures(loads["b"]) == (100, 1, 150)
@@ -99,15 +97,15 @@ class _Sender:
     def hints(self, count: int) -> list[Hint]:
         """What it says while requests come and go."""
         said: list[Hint] = []
-        open_requests: list[tuple[str, str]] = []
+        open_requests: list[tuple[str, int]] = []
         for number in range(count):
             if open_requests and self.random.random() < 0.5:
-                request, replica = open_requests.pop()
-                self.loads.ended(request)
+                replica, tokens = open_requests.pop()
+                self.loads.ended(replica, tokens, 2 * tokens)
             else:
-                request, replica = f"{number}", self.random.choice("ab")
-                self.loads.dispatched(request, replica, number + 1, 2 * number + 2)
-                open_requests.append((request, replica))
+                replica, tokens = self.random.choice("ab"), number + 1
+                self.loads.dispatched(replica, tokens, 2 * tokens)
+                open_requests.append((replica, tokens))
             said.append(self.loads.hint(replica))
         return said
 

@@ -64,6 +64,20 @@ def test_a_conversation_stays_where_its_prefix_is() -> None:
     assert (second.decision.reason, second.decision.uncached_tokens) == ("prefix", 1_000)
 
 
+def test_a_request_counts_until_its_end_and_once() -> None:
+    scheduler = pool(replicas=1)
+    send(scheduler, request("a"))
+    load = scheduler.loads["r0"]
+    assert (load.queued_prefill_tokens, load.running, load.context_tokens) == (2_000, 1, 2_100)
+    for _ in range(2):
+        scheduler.first_token("a", 0.3)
+        scheduler.assume_first_token("a")
+        assert (load.queued_prefill_tokens, load.running) == (0, 1)
+    for _ in range(2):
+        scheduler.ended("a", 0.5)
+        assert (load.queued_prefill_tokens, load.running, load.context_tokens) == (0, 0, 0)
+
+
 def test_what_has_no_room_waits_and_goes_when_there_is() -> None:
     scheduler = pool(replicas=1)
     assert [type(each) for each in send(scheduler, request("a"), request("b", 1_000))] == [Dispatch]

@@ -30,6 +30,11 @@ class Flight(msgspec.Struct):
     dispatched: float
     started: bool = False
 
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of its prompt that the replica has yet to compute, as far as is known."""
+        return 0 if self.started else self.decision.uncached_tokens
+
 
 class BatchFlights:
     """By replica, the oldest first."""
@@ -52,7 +57,8 @@ class BatchFlights:
 
     def remove(self, flight: Flight) -> None:
         """It is over, or cannot be taken back any more; another one is ignored."""
-        self._flights[flight.decision.replica].pop(flight.request.id, None)
+        if flight.request.tier == "batch":
+            self._flights[flight.decision.replica].pop(flight.request.id, None)
 
     def youngest(self, count: int) -> list[Flight]:
         """So many at each replica that came last."""
@@ -86,8 +92,7 @@ class BatchFlights:
             for flight in reversed(list(flights.values())):
                 load.running -= 1
                 load.context_tokens -= flight.request.context_tokens
-                if not flight.started:
-                    load.queued_prefill_tokens -= flight.decision.uncached_tokens
+                load.queued_prefill_tokens -= flight.prefill_tokens
                 gone.append(flight)
                 if bound.admits(load, uncached, head.context_tokens, False, now, over):
                     if not best or len(gone) < len(best):

@@ -3,82 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from typing import Any, Literal
 
-from sluice.backends.base import Overloaded, UpstreamRequest
-from sluice.router.pool.fair_queue import Priority, Shed
+import msgspec
+
+from sluice.backends.base import Overloaded
+from sluice.router.pool.actions import PoolRequest
+from sluice.router.pool.fair_queue import Shed
 from sluice.router.pool.placement import Decision
 
 #: Why a call is broken off from outside: its replica was ejected, or it makes room for others.
 Interruption = Literal["ejected", "yielded"]
 
 
-class Flight:
+class Flight(msgspec.Struct, eq=False):
     """One request's; made in the task that serves it.
+
+    It does not hold the request as it came, which holds what asked for it: that would keep all of
+    an answer until the collector of cycles comes by.
 
     Attributes:
         id: unique in this process.
-        request: as it came.
-        priority: the class in which it waits.
+        request: as the scheduler knows it.
+        stream: its answer comes in pieces.
         prompt_bytes: length of its prompt.
-        hashes: its prompt's blocks, where they are of use once it has ended.
         arrived: when it came, seconds.
+        task: serves it.
         decision: where it is; None while it waits.
         dispatched: when it went there.
         heard: when its replica last sent something of an answer.
         answered: the replica has begun to answer, so that it can't go elsewhere any more.
+        stalled: its answer has stood still for longer than it may.
         failed_at: the replicas that have failed it.
         suspects: those of them that are at fault only if another does better.
     """
 
-    __slots__ = (
-        "_calling",
-        "_cancelling",
-        "_interrupted",
-        "_shed",
-        "_task",
-        "_turn",
-        "answered",
-        "arrived",
-        "decision",
-        "dispatched",
-        "failed_at",
-        "hashes",
-        "heard",
-        "id",
-        "priority",
-        "prompt_bytes",
-        "request",
-        "stalled",
-        "suspects",
-    )
-
-    def __init__(
-        self,
-        flight_id: str,
-        request: UpstreamRequest,
-        priority: Priority,
-        prompt_bytes: int,
-        arrived: float,
-    ) -> None:
-        self.id = flight_id
-        self.request = request
-        self.priority = priority
-        self.prompt_bytes = prompt_bytes
-        self.hashes: tuple[int, ...] = ()
-        self.arrived = arrived
-        self.decision: Decision | None = None
-        self.dispatched = self.heard = arrived
-        self.answered = False
-        self.stalled = False
-        self._shed: Shed | None = None
-        self.failed_at: list[str] = []
-        self.suspects: list[str] = []
-        self._task = asyncio.current_task()
-        self._turn: asyncio.Future[None] | None = None
-        self._calling = False
-        self._cancelling = 0
-        self._interrupted: Interruption | None = None
+    id: str
+    request: PoolRequest
+    stream: bool
+    prompt_bytes: int
+    arrived: float
+    task: asyncio.Task[Any] | None
+    decision: Decision | None = None
+    dispatched: float = 0.0
+    heard: float = 0.0
+    answered: bool = False
+    stalled: bool = False
+    failed_at: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    _shed: Shed | None = None
+    _turn: asyncio.Future[None] | None = None
+    _calling: bool = False
+    _cancelling: int = 0
+    _interrupted: Interruption | None = None
 
     @property
     def replica(self) -> str:
@@ -108,16 +85,16 @@ class Flight:
     def interrupt(self, why: Interruption) -> None:
         """Break off the call, if it is under way and has no answer; the task finds out by a
         CancelledError, see `interruption`."""
-        if self._calling and self._interrupted is None and self._task is not None:
+        if self._calling and self._interrupted is None and self.task is not None:
             self._interrupted = why
-            self._task.cancel()
+            self.task.cancel()
         if why == "yielded":
             self.decision = None
 
     def begin_call(self) -> None:
         """From now on the call may be interrupted."""
         self._calling = True
-        self._cancelling = 0 if self._task is None else self._task.cancelling()
+        self._cancelling = 0 if self.task is None else self.task.cancelling()
 
     def end_call(self) -> None:
         """From now on it may not."""
@@ -127,7 +104,7 @@ class Flight:
         """In a handler of CancelledError: why the pool interrupted the call; None if somebody else
         cancelled the task, perhaps besides, and the error must be raised again."""
         why, self._interrupted = self._interrupted, None
-        if why is None or self._task is None or self._task.uncancel() > self._cancelling:
+        if why is None or self.task is None or self.task.uncancel() > self._cancelling:
             return None
         return why
 

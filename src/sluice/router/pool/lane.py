@@ -78,8 +78,8 @@ class Lane:
 
     def pass_by(self, team: str, credit: float) -> None:
         """A team's request comes and leaves at once, while nobody waits. See `lift`."""
-        self.lift(team, credit)
-        self._last_left = self.counters[team]
+        level = max(self.counters.get(team, 0.0), self._last_left - credit)
+        self._last_left = self.counters[team] = level
 
     def push(self, entry: Entry) -> None:
         team = entry.request.team

@@ -8,35 +8,43 @@ from typing import Protocol
 
 import msgspec
 
-from sluice.backends.base import Backend, ConnectionLost, UpstreamRequest, UpstreamResponse
+from sluice.backends.base import ConnectionLost, UpstreamResponse
 from sluice.router.pool.flight import Flight
 
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _USAGE_NAME = b'"usage"'
-_COUNT = re.compile(rb'"(prompt_tokens|completion_tokens|cached_tokens)"\s*:\s*(\d+)')
 
 #: A chunk that says who speaks and nothing else: some engines send it before anything is computed.
 _OPENING = re.compile(
     rb'"delta"\s*:\s*\{\s*"role"\s*:\s*"assistant"(?:\s*,\s*"\w+"\s*:\s*(?:""|null))*\s*\}'
 )
 
-#: Longer than any `usage` object.
-_USAGE_BYTES = 600
+
+class _PromptDetails(msgspec.Struct, frozen=True, gc=False):
+    cached_tokens: int | None = None
 
 
 class ReportedUsage(msgspec.Struct, frozen=True, gc=False):
-    """What an engine says that a request took.
+    """What an engine says that a request took, in its own words.
 
     Attributes:
         prompt_tokens: of its prompt.
-        output_tokens: generated so far.
-        cached_tokens: of its prompt that were in the cache; None: it does not say, which engines
-            also do where there were none.
+        completion_tokens: generated so far.
+        prompt_tokens_details: of the cache; engines also leave it out where nothing was there.
     """
 
     prompt_tokens: int
-    output_tokens: int
-    cached_tokens: int | None
+    completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Tokens of the prompt that were in the cache; None: it does not say."""
+        details = self.prompt_tokens_details
+        return None if details is None else details.cached_tokens
+
+
+_USAGE_DECODER = msgspec.json.Decoder(ReportedUsage)
 
 
 def last_usage(text: bytes) -> ReportedUsage | None:
@@ -49,35 +57,30 @@ def last_usage(text: bytes) -> ReportedUsage | None:
         at = text.rfind(_USAGE_NAME, 0, at)
     if at < 0 or found is None:
         return None
-    counts = dict(_COUNT.findall(text, found.end(), found.end() + _USAGE_BYTES))
-    if b"prompt_tokens" not in counts:
+    try:
+        return _USAGE_DECODER.decode(found[1])
+    except msgspec.DecodeError:
         return None
-    cached = counts.get(b"cached_tokens")
-    return ReportedUsage(
-        int(counts[b"prompt_tokens"]),
-        int(counts.get(b"completion_tokens", 0)),
-        None if cached is None else int(cached),
-    )
 
 
 def shows_token(head: bytes) -> bool:
     """Whether the beginning of a stream has a token, or an error, or anything else but openings and
     comments."""
-    events = head.count(b"data:")
-    return events > head.count(b'"role"') or events > len(_OPENING.findall(head))
+    at = head.find(b"data:")
+    while at >= 0:
+        after = head.find(b"data:", at + 1)
+        if _OPENING.search(head, at, after if after >= 0 else len(head)) is None:
+            return True
+        at = after
+    return False
 
 
-async def begun(
-    backend: Backend, request: UpstreamRequest
-) -> tuple[UpstreamResponse, bytes | None]:
-    """An answer that has begun: of a stream, all up to its first token is here.
+async def until_token(response: UpstreamResponse) -> bytes:
+    """What comes of a stream up to its first token.
 
     Raises:
-        BackendError: it could not be had, or broke off before that.
+        ConnectionLost: it broke off, or ended, before that.
     """
-    response = await backend.send(request)
-    if not request.stream or response.status != 200:
-        return response, None
     head = b""
     try:
         while not shows_token(head):
@@ -88,7 +91,7 @@ async def begun(
     except BaseException:
         response.close()
         raise
-    return response, head
+    return head
 
 
 class ResponseObserver(Protocol):
@@ -107,7 +110,17 @@ class ResponseObserver(Protocol):
 class PooledResponse:
     """See `UpstreamResponse`."""
 
-    __slots__ = ("_before", "_first", "_flight", "_inner", "_last", "_observer", "_over")
+    __slots__ = (
+        "_before",
+        "_first",
+        "_flight",
+        "_inner",
+        "_last",
+        "_observer",
+        "_over",
+        "headers",
+        "status",
+    )
 
     def __init__(
         self,
@@ -122,6 +135,8 @@ class PooledResponse:
         flight: whose answer it is.
         observer: learns how it goes.
         """
+        self.status = inner.status
+        self.headers: Mapping[str, str] = inner.headers
         self._inner = inner
         self._first = first
         self._flight = flight
@@ -129,14 +144,6 @@ class PooledResponse:
         self._before = b""
         self._last = b""
         self._over = False
-
-    @property
-    def status(self) -> int:
-        return self._inner.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._inner.headers
 
     async def read(self, limit: int) -> bytes:
         first, self._first = self._first or b"", None

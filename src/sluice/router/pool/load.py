@@ -67,14 +67,6 @@ class Hint(msgspec.Struct, frozen=True, gc=False):
     urgent: int = 0
 
 
-class _Flight(msgspec.Struct):
-    """One request of this gateway's own, while it is outstanding."""
-
-    replica: str
-    prefill_tokens: int
-    context_tokens: int
-
-
 @dataclass(slots=True)
 class _Peer:
     """Another gateway: the numbers of its last hints, and when it was last heard."""
@@ -98,7 +90,6 @@ class LoadBook:
         self._silence = silence
         self._loads: dict[str, Load] = {}
         self._own: dict[str, Load] = {}
-        self._flights: dict[str, _Flight] = {}
         self._peers: dict[str, _Peer] = {}
         self._number = 0
         #: Requests in the own queue, and the interactive ones, which hints tell the others.
@@ -120,9 +111,6 @@ class LoadBook:
         """Forget a replica and what was outstanding there."""
         self._loads.pop(replica, None)
         self._own.pop(replica, None)
-        gone = [key for key, flight in self._flights.items() if flight.replica == replica]
-        for key in gone:
-            del self._flights[key]
 
     def __getitem__(self, replica: str) -> Load:
         """The load of a replica, which changes in place."""
@@ -161,32 +149,29 @@ class LoadBook:
         own = self._own.get(replica)
         return 0 if own is None else own.running
 
-    def dispatched(
-        self, request: str, replica: str, prefill_tokens: int, context_tokens: int
-    ) -> None:
-        """A request went to a replica.
+    def dispatched(self, replica: str, prefill_tokens: int, context_tokens: int) -> None:
+        """A request went to a replica; an unknown one is ignored, here and below.
 
         Args:
-            request: its id, not outstanding yet.
             replica: where it went.
             prefill_tokens: of its prompt that the replica has to compute.
             context_tokens: the KV cache that it will hold, prompt and output.
         """
-        self._flights[request] = _Flight(replica, prefill_tokens, context_tokens)
         self._change(replica, prefill_tokens, 1, context_tokens)
 
-    def first_token(self, request: str) -> None:
-        """Its prompt is computed; repeated or unknown, nothing happens."""
-        flight = self._flights.get(request)
-        if flight is not None and flight.prefill_tokens:
-            paid, flight.prefill_tokens = flight.prefill_tokens, 0
-            self._change(flight.replica, -paid, 0, 0)
+    def first_token(self, replica: str, prefill_tokens: int) -> None:
+        """The prompt of a request is computed, for which so many tokens were outstanding."""
+        self._change(replica, -prefill_tokens, 0, 0)
 
-    def ended(self, request: str) -> None:
-        """It is no longer outstanding, for whatever reason; unknown, nothing happens."""
-        flight = self._flights.pop(request, None)
-        if flight is not None:
-            self._change(flight.replica, -flight.prefill_tokens, -1, -flight.context_tokens)
+    def ended(self, replica: str, prefill_tokens: int, context_tokens: int) -> None:
+        """A request is no longer outstanding, for whatever reason.
+
+        Args:
+            replica: where it was.
+            prefill_tokens: of its prompt that were still to be computed.
+            context_tokens: as it was dispatched with.
+        """
+        self._change(replica, -prefill_tokens, -1, -context_tokens)
 
     def hint(self, replica: str, hashes: tuple[int, ...] = ()) -> Hint:
         """What to tell the other gateways of a replica now.
@@ -259,10 +244,10 @@ class LoadBook:
                         )
 
     def _change(self, replica: str, prefill: int, running: int, context: int) -> None:
-        for loads in (self._loads, self._own):
-            load = loads.get(replica)
-            if load is not None:
-                _shift(load, prefill, running, context)
+        load = self._loads.get(replica)
+        if load is not None:
+            _shift(load, prefill, running, context)
+            _shift(self._own[replica], prefill, running, context)
 
 
 def _shift(load: Load, prefill: int, running: int, context: int) -> None:

@@ -151,9 +151,8 @@ class PrefixLoad:
             elif cost == least:
                 best.append(load)
         chosen = _lightest(best, self._random)
-        longest = max(depths.values(), default=0)
         reason: Reason = "no_prefix"
-        if longest:
+        if depths and (longest := max(depths.values())):
             reason = "prefix" if depth_of(chosen.replica, 0) == longest else "load"
         return _decide(prompt, chosen, depths, reason)
 

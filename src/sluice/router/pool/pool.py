@@ -40,7 +40,7 @@ from sluice.router.pool.config import PoolConfig
 from sluice.router.pool.engine_caches import EngineCaches, FinishedPrompt
 from sluice.router.pool.fair_queue import Priority, Shed
 from sluice.router.pool.flight import Flight, overloaded
-from sluice.router.pool.live_response import PooledResponse, ReportedUsage, begun
+from sluice.router.pool.live_response import PooledResponse, ReportedUsage, until_token
 from sluice.router.pool.membership import Event, Member, joined
 from sluice.router.pool.observer import MoveReason, PoolObserver
 from sluice.router.pool.output_lengths import OutputLengths
@@ -129,27 +129,26 @@ class PoolBackend:
         """Have a replica answer. See `Backend.send`."""
         now = self.clock()
         prompt, size = self._reader.read(request.body)
-        flight = Flight(str(next(self._numbers)), request, self._priority(request), size, now)
+        wanted = self._described(request, prompt)
+        flight = Flight(wanted.id, wanted, request.stream, size, now, asyncio.current_task())
         if self.caches is not None:
-            flight.request = self.caches.tagged(request, flight.id, prompt.hashes)
-            flight.hashes = prompt.hashes
-        if not self.roster.ready():
-            raise self._nobody_ready(flight, now)
-        wanted = self._described(flight, prompt)
-        dispatch = self.scheduler.dispatch_now(wanted, now)
-        if dispatch is None:
+            request = self.caches.tagged(request, flight.id, prompt.hashes)
+        decision = self.scheduler.dispatch_now(wanted, now)
+        if decision is not None:
+            flight.assign(decision, now)
+        elif not self.roster.ready():
+            raise self._refused(flight, request, "no_replica", self._nobody_ready(now))
+        else:
             shed = self.scheduler.submit(wanted, now)
             if shed is not None:
-                raise self._shed(flight, shed)
+                raise self._refused(flight, request, shed.reason, overloaded(shed))
             self._waiting[flight.id] = flight
-        else:
-            flight.assign(dispatch.decision, now)
         self._flights[flight.id] = flight
-        if not request.stream:
+        if not flight.stream:
             self._unseen[flight.id] = flight
         try:
             self.act(now)
-            return await self._serve(flight)
+            return await self._serve(flight, request)
         except BaseException:
             self._forget(flight)
             self.scheduler.cancel(flight.id, self.clock())
@@ -167,7 +166,8 @@ class PoolBackend:
         """Take a replica in; it takes requests once it has answered a probe."""
         backend, inspector = self._connect(url)
         now = self.clock()
-        replica = Replica(replica_id, url, backend, inspector, joined(now), now)
+        shown = self._shown_name(replica_id)
+        replica = Replica(replica_id, url, shown, backend, inspector, joined(now), now)
         replica.announcement = announcement
         self.roster.add(replica)
         return replica
@@ -208,7 +208,7 @@ class PoolBackend:
         second or so."""
         stall = self.config.health.stall
         for flight in self._flights.values():
-            still = flight.answered and flight.request.stream and not flight.stalled
+            still = flight.answered and flight.stream and not flight.stalled
             replica = self.roster.get(flight.replica)
             if still and now - flight.heard > stall and replica is not None:
                 flight.stalled = True
@@ -218,7 +218,7 @@ class PoolBackend:
     def snapshot(self, now: float | None = None) -> PoolSnapshot:
         """How the pool is."""
         waiting = Counter(
-            (flight.request.tier, flight.priority) for flight in self._waiting.values()
+            (flight.request.tier, flight.request.priority) for flight in self._waiting.values()
         )
         at = self.clock() if now is None else now
         return take_snapshot(self.config, self.scheduler, self.roster, waiting, at, self.caches)
@@ -276,32 +276,40 @@ class PoolBackend:
         self._waking, self._wakes_at = None, math.inf
         self.act(self.clock())
 
-    async def _serve(self, flight: Flight) -> UpstreamResponse:
+    async def _serve(self, flight: Flight, request: UpstreamRequest) -> UpstreamResponse:
         while True:
-            decision = await self._turn(flight)
+            decision = flight.decision or await flight.turn()
+            if isinstance(decision, Shed):
+                raise self._refused(flight, request, decision.reason, overloaded(decision))
             replica = self.roster.get(decision.replica)
+            self._placed(flight, request, decision, replica)
             if replica is None or replica.member.state == "ejected":  # meanwhile
                 self._move(flight, "ejected", ConnectFailed("no connection to the replica"))
                 continue
-            response = await self._call(flight, replica)
+            response = await self._call(flight, request, replica)
             if response is not None:
                 return response
 
-    async def _turn(self, flight: Flight) -> Decision:
-        decision = await flight.turn()
-        if isinstance(decision, Shed):
-            raise self._shed(flight, decision)
-        queued, tier = flight.dispatched - flight.arrived, flight.request.tier
-        self.observer.request_placed(self.config.name, tier, flight.priority, queued, decision)
-        flight.request.placed(Placed(self._shown_name(decision.replica), queued))
-        return decision
+    def _placed(
+        self, flight: Flight, request: UpstreamRequest, decision: Decision, replica: Replica | None
+    ) -> None:
+        """Tell everybody where it goes."""
+        queued = flight.dispatched - flight.arrived
+        self.observer.request_placed(
+            self.config.name, request.tier, flight.request.priority, queued, decision
+        )
+        request.placed(Placed(None if replica is None else replica.shown_name, queued))
 
-    async def _call(self, flight: Flight, replica: Replica) -> UpstreamResponse | None:
+    async def _call(
+        self, flight: Flight, request: UpstreamRequest, replica: Replica
+    ) -> UpstreamResponse | None:
         """The replica's answer, begun; None where the request has another turn instead."""
         try:
             flight.begin_call()
             try:
-                response, first = await begun(replica.backend, flight.request)
+                response = await replica.backend.send(request)
+                streams = request.stream and response.status == 200
+                first = await until_token(response) if streams else None
             finally:
                 flight.end_call()
         except asyncio.CancelledError:
@@ -351,7 +359,7 @@ class PoolBackend:
         """
         refused = response.status == 503
         if not refused:
-            flight.suspects.append(flight.replica)
+            flight.suspects += (flight.replica,)
         wait = _seconds(response.headers.get("retry-after"))
         try:
             error = Overloaded("every replica has a full queue", max(1, math.ceil(wait)))
@@ -371,7 +379,7 @@ class PoolBackend:
             BackendError: the given one, or `PoolFailed`, where it can't be sent.
         """
         self.observer.request_moved(self.config.name, reason)
-        flight.failed_at.append(flight.replica)
+        flight.failed_at += (flight.replica,)
         if len(flight.failed_at) > MAX_MOVES:
             if isinstance(error, Overloaded):
                 raise error
@@ -380,7 +388,7 @@ class PoolBackend:
         moved = self.scheduler.move(flight.id, flight.failed_at, now)
         if moved is None:
             raise error
-        flight.assign(moved.decision, now)
+        flight.assign(moved, now)
 
     def _blame(self, replica_id: str, now: float) -> None:
         replica = self.roster.get(replica_id)
@@ -417,29 +425,30 @@ class PoolBackend:
     def _learn(self, flight: Flight, usage: ReportedUsage) -> None:
         """What the engine says is better than what was believed."""
         self._reader.learn(flight.prompt_bytes, usage.prompt_tokens)
-        self._lengths.learn(usage.output_tokens)
+        self._lengths.learn(usage.completion_tokens)
         self._tells_cached = self._tells_cached or usage.cached_tokens is not None
         # Engines leave the number out where it is 0, and where they don't tell it at all.
         if self._tells_cached and usage.prompt_tokens:
             share = (usage.cached_tokens or 0) / usage.prompt_tokens
             self.scheduler.found_cached(flight.id, int(share * flight.prompt_bytes) // BLOCK_BYTES)
-        self.scheduler.generated(flight.id, usage.output_tokens)
+        self.scheduler.generated(flight.id, usage.completion_tokens)
         if self.caches is not None:
             size, tokens = flight.prompt_bytes, usage.prompt_tokens
-            prompt = FinishedPrompt(flight.id, flight.replica, flight.hashes, size, tokens)
+            hashes = flight.request.prompt.hashes
+            prompt = FinishedPrompt(flight.id, flight.replica, hashes, size, tokens)
             self.caches.finished(prompt, self.clock())
 
-    def _described(self, flight: Flight, prompt: Prompt) -> PoolRequest:
-        request, config = flight.request, self.config
+    def _described(self, request: UpstreamRequest, prompt: Prompt) -> PoolRequest:
+        config, team = self.config, request.team_id
         slo = config.interactive_slo if request.tier == "interactive" else config.batch_slo
         longest = min(math.inf if slo is None else slo, request.remaining) * _POOL_SHARE
         return PoolRequest(
-            id=flight.id,
+            id=str(next(self._numbers)),
             prompt=prompt,
             output_tokens=self._lengths.expected(request.max_tokens),
-            team=request.team_id,
-            weight=config.team_weights.get(request.team_id, 1.0),
-            priority=flight.priority,
+            team=team,
+            weight=config.team_weights.get(team, 1.0),
+            priority=self._priority(request),
             tier=request.tier,
             slo=None if longest == math.inf else longest,
         )
@@ -449,19 +458,15 @@ class PoolBackend:
         team, own = self.config.team_priorities.get(request.team_id, "normal"), request.priority
         return team if team == own else max(team, own, key=_BANDS.index)
 
-    def _shed(self, flight: Flight, shed: Shed) -> Overloaded:
-        queued = self.clock() - flight.arrived
-        flight.request.placed(Placed(None, queued))
-        self.observer.request_shed(
-            self.config.name, flight.request.tier, flight.priority, shed.reason
-        )
-        return overloaded(shed)
+    def _refused(
+        self, flight: Flight, request: UpstreamRequest, reason: str, error: Overloaded
+    ) -> Overloaded:
+        """Tell everybody that it is refused; the error is what its caller hears."""
+        request.placed(Placed(None, self.clock() - flight.arrived))
+        self.observer.request_shed(self.config.name, request.tier, flight.request.priority, reason)
+        return error
 
-    def _nobody_ready(self, flight: Flight, now: float) -> Overloaded:
-        flight.request.placed(Placed(None, 0.0))
-        self.observer.request_shed(
-            self.config.name, flight.request.tier, flight.priority, "no_replica"
-        )
+    def _nobody_ready(self, now: float) -> Overloaded:
         wait = max(1, math.ceil(self.roster.back_in(now)))
         return Overloaded("no replica of the pool takes requests now", wait)
 

@@ -36,6 +36,7 @@ class Replica:
     Attributes:
         id: its name in the pool.
         url: where it is.
+        shown_name: what callers hear of it; None: nothing.
         backend: sends it requests.
         inspector: asks it how it is.
         member: its standing.
@@ -48,6 +49,7 @@ class Replica:
 
     id: str
     url: str
+    shown_name: str | None
     backend: Backend
     inspector: VLLMInspector
     member: Member

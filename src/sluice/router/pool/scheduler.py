@@ -118,13 +118,15 @@ class PoolScheduler:
                 return None
         return self._offer(request, work, now)
 
-    def dispatch_now(self, request: PoolRequest, now: float) -> Dispatch | None:
-        """What `submit` and `decide` would come to where nobody waits and there is room, for less;
-        None, and nothing has happened, in every other case.
+    def dispatch_now(self, request: PoolRequest, now: float) -> Decision | None:
+        """What `submit` and `decide` would come to where nobody waits and there is room, for less.
 
         Args:
             request: new.
             now: seconds.
+
+        Returns:
+            Where it went; None, and nothing has happened, in every other case.
         """
         if len(self.queue) or self._held:
             return None
@@ -147,7 +149,8 @@ class PoolScheduler:
         if not bound.admits(load, decision.uncached_tokens, context, batch, now, over):
             return None  # there may be room elsewhere
         self.queue.passes(queued, now)
-        return self._dispatch(request, queued, decision, now)
+        self._dispatch(request, queued, decision, now)
+        return decision
 
     def wake(self) -> float | None:
         """When `decide` is to be called at the latest, in seconds; None: only after a report."""
@@ -189,7 +192,8 @@ class PoolScheduler:
                 actions.extend(yields)
                 continue
             request, _ = self._waiting.pop(queued.id)
-            actions.append(self._dispatch(request, queued, placed[0], now))
+            self._dispatch(request, queued, placed[0], now)
+            actions.append(Dispatch(request, placed[0]))
         self._tell_waiting()
         return actions
 
@@ -204,10 +208,8 @@ class PoolScheduler:
         flight = self._flights.get(request)
         if flight is None or flight.started:
             return
-        flight.started = True
         replica, prompt = flight.decision.replica, flight.request.prompt
-        self.loads.first_token(request)
-        self._changed.add(replica)
+        self._started(flight)
         computed = flight.decision.uncached_tokens
         if cached_tokens is not None:
             computed = max(1, prompt.tokens - cached_tokens)
@@ -219,11 +221,8 @@ class PoolScheduler:
         """Its prompt is probably computed, though nobody can see it, as of an answer that comes
         whole; nothing is learnt from it. Repeated or unknown, nothing happens."""
         flight = self._flights.get(request)
-        if flight is None or flight.started:
-            return
-        flight.started = True
-        self.loads.first_token(request)
-        self._changed.add(flight.decision.replica)
+        if flight is not None and not flight.started:
+            self._started(flight)
 
     def found_cached(self, request: str, blocks: int) -> None:
         """The engine says how many leading blocks of its prompt it found in its cache."""
@@ -237,7 +236,7 @@ class PoolScheduler:
         if flight is not None:
             self._batch.remove(flight)
 
-    def move(self, request: str, avoid: Collection[str], now: float) -> Dispatch | None:
+    def move(self, request: str, avoid: Collection[str], now: float) -> Decision | None:
         """Its replica failed it before it answered: it goes elsewhere, at once and at no charge,
         since it had its turn.
 
@@ -259,7 +258,8 @@ class PoolScheduler:
         if not others:
             return None
         decision = self._placement.place(moved.prompt, others, depths)
-        return self._dispatch(moved, flight.queued, decision, now)
+        self._dispatch(moved, flight.queued, decision, now)
+        return decision
 
     def generated(self, request: str, tokens: int) -> None:
         """Output came, which its team is charged for; unknown, nothing happens."""
@@ -280,7 +280,7 @@ class PoolScheduler:
             return
         replica = flight.decision.replica
         self._batch.remove(flight)
-        self.loads.ended(request)
+        self.loads.ended(replica, flight.prefill_tokens, flight.request.context_tokens)
         self._changed.add(replica)
         if not (flight.started or computed):
             # Nobody knows how much of it was computed.
@@ -427,20 +427,23 @@ class PoolScheduler:
 
     def _dispatch(
         self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
-    ) -> Dispatch:
-        flight = Flight(request, queued, decision, now)
-        self._flights[request.id] = flight
-        if self.loads[decision.replica].queued_prefill_tokens == 0:
-            self._capacity[decision.replica].began(now)
+    ) -> None:
+        flight = self._flights[request.id] = Flight(request, queued, decision, now)
+        replica, hashes = decision.replica, request.prompt.hashes
+        if self.loads[replica].queued_prefill_tokens == 0:
+            self._capacity[replica].began(now)
         self._batch.add(flight)
-        self._insert(decision.replica, request.prompt.hashes)
-        self.loads.dispatched(
-            request.id, decision.replica, decision.uncached_tokens, request.context_tokens
-        )
-        self._changed.add(decision.replica)
-        if request.prompt.hashes:
-            self._placed.append((decision.replica, request.prompt.hashes))
-        return Dispatch(request, decision)
+        self.loads.dispatched(replica, decision.uncached_tokens, request.context_tokens)
+        self._changed.add(replica)
+        if hashes:
+            self._insert(replica, hashes)
+            self._placed.append((replica, hashes))
+
+    def _started(self, flight: Flight) -> None:
+        """Its prompt is computed."""
+        self.loads.first_token(flight.decision.replica, flight.prefill_tokens)
+        self._changed.add(flight.decision.replica)
+        flight.started = True
 
     def _insert(self, replica: str, hashes: Sequence[int]) -> None:
         if replica in self.index:
