@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import msgspec
 import structlog
 
 from sluice.gateway.quotas.accounts import WINDOW_MS, Account, Pot
@@ -73,8 +74,7 @@ class _Caller:
     share: Share | None = None
 
 
-@dataclass(slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, eq=False, gc=False):
     """A request that was let in; to be settled exactly once, see `Admission.settle`. One without a
     slot holds nothing, and need not be.
 
@@ -142,6 +142,23 @@ class Admission:
         except (CountersAway, TimeoutError):
             _log.warning("quota positions not told at the end")
 
+    def from_share(self, policy: Policy, need: Need, *, batch: bool = False) -> Reservation | None:
+        """What `admit` does first: let a request in by the share that is open for its caller.
+
+        As long as it is open nothing has changed that would have to be looked at.
+
+        Returns:
+            None where there is none, or not enough in it.
+        """
+        counted = policy.counted_batch if batch else policy.counted
+        caller = self._callers.get(id(counted))
+        if caller is None or caller.counted is not counted or (share := caller.share) is None:
+            return None
+        now = self._clock()
+        if not share.take(need, now):
+            return None
+        return Reservation(caller, share.pots, share.windows, need, now, share.left)
+
     async def admit(self, policy: Policy, need: Need, *, batch: bool = False) -> Reservation:
         """Let a request in, against every limit of every level at once.
 
@@ -154,13 +171,13 @@ class Admission:
             AdmissionRefused: a limit does not allow it; nothing was consumed.
             AdmissionAway: see there.
         """
+        reservation = self.from_share(policy, need, batch=batch)
+        if reservation is not None:
+            return reservation
         caller = self._caller(policy, batch)
+        if caller.share is not None:
+            caller.share.close()
         now = self._clock()
-        share = caller.share
-        if share is not None:
-            if share.take(need, now):
-                return Reservation(caller, share.pots, share.windows, need, now, share.left)
-            share.close()
         covered = _covered(caller.accounts, need, now)
         if not covered and _recalled(caller.accounts):  # there may be enough now
             covered = _covered(caller.accounts, need, now)

@@ -326,7 +326,7 @@ class Counters:
         for account, pots, sums in zip(flight.accounts, flight.pots, told, strict=True):
             for pot in account.heard(sums, pots, flight.started):
                 self._observer.alert(account, pot)
-            if account.has_ahead and not account.leasing:
+            if (account.has_ahead or account.renewing) and not account.leasing:
                 account.give_back()
                 self._dirty[account.key] = account
                 self._urgent = True
