@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from sluice.gateway.quotas.accounts import WINDOW_MS, Account, Pot
-from sluice.gateway.quotas.counters import Counters, CountersAway, Refused, Windows
+from sluice.gateway.quotas.counters import Counters, CountersAway, Refused, Windows, covered
 from sluice.gateway.quotas.headers import Left, left_of
 from sluice.gateway.quotas.local_limits import LocalLimits
 from sluice.gateway.quotas.needs import Need
@@ -178,21 +178,20 @@ class Admission:
         if caller.share is not None:
             caller.share.close()
         now = self._clock()
-        covered = _covered(caller.accounts, need, now)
-        if not covered and _recalled(caller.accounts):  # there may be enough now
-            covered = _covered(caller.accounts, need, now)
+        enough = covered(caller.accounts, need, now)
+        if not enough and _recalled(caller.accounts):  # there may be now
+            enough = covered(caller.accounts, need, now)
         for account in caller.accounts:
             account.pace.asked(1, need.tokens, need.nano_usd)
-        if covered:
+        if enough:
             for account in caller.accounts:
                 account.take(need)
             windows = tuple([account.ahead_window for account in caller.accounts])
             self._open_share(caller, need, now)
         else:
-            windows = await self._ask(policy, batch, need)
+            windows = await self._ask(caller.accounts, policy, batch, need)
             caller = self._caller(policy, batch)
-        pots = tuple([account.pots for account in caller.accounts])
-        return Reservation(caller, pots, windows, need, now, left_of(caller.accounts))
+        return Reservation(caller, caller.pots, windows, need, now, left_of(caller.accounts))
 
     def now_us(self) -> int:
         """Now, microseconds since the epoch, by the clock that budgets' periods go by; a wall
@@ -300,8 +299,9 @@ class Admission:
             at_once = at_once or (account.limited and not account.leasing)
         self._counters.tell(caller.accounts, at_once)
 
-    async def _ask(self, policy: Policy, batch: bool, need: Need) -> Windows:
-        accounts = self._caller(policy, batch).accounts
+    async def _ask(
+        self, accounts: tuple[Account, ...], policy: Policy, batch: bool, need: Need
+    ) -> Windows:
         try:
             answer = await self._counters.ask(accounts, need)
             if isinstance(answer, Refused) and answer.dimension == "unready":
@@ -389,14 +389,6 @@ class Admission:
                     del parts[part]
             if not parts:
                 del self._accounts[owner]
-
-
-def _covered(accounts: tuple[Account, ...], need: Need, now: float) -> bool:
-    """Whether what was taken ahead covers a need at every level."""
-    for account in accounts:  # noqa: SIM110 - a generator costs more than the rest of this
-        if not account.covers(need, now):
-            return False
-    return True
 
 
 def _recalled(accounts: Iterable[Account]) -> bool:
