@@ -1,6 +1,7 @@
 """The rounds of a benchmark run, and their raw figures."""
 
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -24,8 +25,11 @@ _HELD_EVENTS = 15
 _HELD_LIMIT_SECONDS = 240
 _MEMORY_INTERVAL_SECONDS = 0.5
 #: Of one lane before the next has its turn, where lanes are compared with each other: the machine's
-#: mood changes within seconds.
-_PAIRED_SECONDS = 2
+#: mood changes within seconds, and many short turns tell more than a few long ones.
+_PAIRED_SECONDS = 1
+#: Of a turn, before its rate is measured: after the pause connections are made anew, and whoever
+#: was hot has to become it again, which is nothing that a steady load would feel.
+_LEAD_IN_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -176,18 +180,23 @@ class Run:
     def _paired_loads(self, subject: Subject, number: int, seconds: int, lanes: list[Lane]) -> None:
         """Each load on all lanes in short turns, another of them first each time.
 
-        Usage records are compared after the last of a load's turns: to wait for them after each
-        would take longer than the turns.
+        A turn begins with a lead-in of the same load, which is not measured. There are so many
+        turns that what is measured is as long as the load was to be. Usage records are compared
+        after the last of a load's turns: to wait for them after each would take longer than the
+        turns.
         """
         for kind in KINDS:
-            duration = _WARM_UP_SECONDS if kind is WARM_UP else min(seconds, _PAIRED_SECONDS)
-            turns = 1 if kind in {WARM_UP, LATENCY} else -(-seconds // duration)
+            once = kind in {WARM_UP, LATENCY}
+            lead_in = 0.0 if once else _LEAD_IN_SECONDS
+            turns = 1 if once else math.ceil(seconds / (_PAIRED_SECONDS - lead_in))
             runs = []
             for turn in range(turns):
                 first = turn % len(lanes)
                 for lane in lanes[first:] + lanes[:first]:
                     question = kind.question(lane.endpoint.model)
-                    load = wrk.run(lane.endpoint, question, kind.connections, duration)
+                    load = wrk.run(
+                        lane.endpoint, question, kind.connections, _PAIRED_SECONDS, lead_in
+                    )
                     error = load.error()
                     runs.append(LoadRun(number, lane.label, kind.name, load, None, error, turn + 1))
             finished = sum(run.load.requests for run in runs)

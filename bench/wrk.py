@@ -40,11 +40,18 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Load:
-    """What one run of wrk saw. Latencies in microseconds."""
+    """What one run of wrk saw. Latencies in microseconds.
+
+    Attributes:
+        requests, duration_us: of all of it.
+        lead_requests, lead_us: of the lead-in, which is not part of the rate.
+    """
 
     connections: int
     requests: int
     duration_us: int
+    lead_requests: int
+    lead_us: int
     bytes: int
     bad: int
     connect: int
@@ -60,7 +67,7 @@ class Load:
     @property
     def rate(self) -> float:
         """Whole answers a second."""
-        return self.requests * 1e6 / self.duration_us
+        return (self.requests - self.lead_requests) * 1e6 / (self.duration_us - self.lead_us)
 
     def error(self) -> str | None:
         """What is wrong, unless every answer was a whole 200."""
@@ -89,14 +96,21 @@ def version() -> str:
     return output.split(" [")[0].removeprefix("wrk ")
 
 
-def run(endpoint: Endpoint, question: Question, connections: int, seconds: int) -> Load:
-    """Load an endpoint; the answers in the result are not yet judged, see `Load.error`."""
+def run(
+    endpoint: Endpoint, question: Question, connections: int, seconds: int, lead_in: float = 0.0
+) -> Load:
+    """Load an endpoint; the answers in the result are not yet judged, see `Load.error`.
+
+    Args:
+        seconds: for how long, with the lead-in.
+        lead_in: so many seconds of it don't count for the rate.
+    """
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", _TIMEOUT]
     command += ["-s", str(_SCRIPT)]
     for name, value in endpoint.headers.items():
         command += ["-H", f"{name}: {value}"]
     command += [endpoint.url, "--", question.body.decode(), str(question.words)]
-    command += [question.tail, MARKER]
+    command += [question.tail, MARKER, str(lead_in)]
     done = subprocess.run(
         pinned(command, OTHER_CORE),
         check=False,

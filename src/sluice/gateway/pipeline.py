@@ -258,7 +258,10 @@ class Pipeline:
             return
         need = self._needs.of(exchange.endpoint, call.request, body, route.models(), _history(call))
         try:
-            exchange.reservation = await self._admission.admit(policy, need, batch=batch)
+            # mostly so, and then there is nothing to wait for
+            reservation = self._admission.from_share(policy, need, batch=batch)
+            if reservation is None:
+                reservation = await self._admission.admit(policy, need, batch=batch)
         except AdmissionRefused as error:
             self._metrics.limit_refusals.labels(
                 error.refused.account.scope.level, error.refused.dimension
@@ -269,7 +272,8 @@ class Pipeline:
             raise from_limits(error) from None
         except AdmissionAway:
             raise GatewayError.counters_away() from None
-        exchange.limit_headers = _limit_headers(exchange, exchange.reservation.left)
+        exchange.reservation = reservation
+        exchange.limit_headers = _limit_headers(exchange, reservation.left)
 
     async def _answer(
         self,

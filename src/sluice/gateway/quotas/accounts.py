@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import isqrt
 from typing import TYPE_CHECKING, Any
 
 from sluice.gateway.quotas.needs import Need
@@ -34,7 +35,6 @@ _SPARE = 2.0
 
 #: A limit that is not set, as the script has it.
 NONE = -1
-
 _FOREVER = float("inf")
 
 
@@ -88,7 +88,8 @@ class Pace:
 
     def wish(self, now: float) -> Wish:
         """What would be used within a lease at the present pace, and more: where it runs out, all
-        that come until there is more have to ask."""
+        that come until there is more have to ask. Slots come back, and how many are in use wanders
+        by about the root of how many requests come and go."""
         elapsed = now - self._since
         if elapsed >= LEASE_SECONDS / 2:
             counted = (self._requests, self._tokens, self._nano_usd)
@@ -98,7 +99,7 @@ class Pace:
         if not self.hot:
             return NO_WISH
         requests, tokens, nano_usd = (int(rate * LEASE_SECONDS * _SPARE) for rate in self._rates)
-        return Wish(requests, tokens, max(2, requests // 32), nano_usd)
+        return Wish(requests, tokens, 2 * isqrt(requests), nano_usd)
 
 
 class Pot:
@@ -173,6 +174,7 @@ class Account:
         shifts: by sub-window, requests and tokens to add; below zero to give back.
         limited: anything may be refused; alerts alone refuse nothing.
         leasing: capacity is taken ahead.
+        renewing: until more is there, what is left is used, and goes back then.
         remaining_requests, remaining_tokens: of the minute, as far as known.
         in_progress: requests in progress at all processes, when last heard.
         pace: how much is asked for.
@@ -199,6 +201,7 @@ class Account:
     shifts: dict[int, list[int]] = field(default_factory=dict)
     limited: bool = False
     leasing: bool = False
+    renewing: bool = False
     remaining_requests: int = 0
     remaining_tokens: int = 0
     in_progress: int = 0
@@ -382,17 +385,19 @@ class Account:
 
         Args:
             may_lease: capacity may be taken ahead.
-            keeps: what was taken ahead may be kept if it is fresh. Otherwise all of it goes back
-                and what is ample now is taken anew, so that no more is ever kept from others than
-                a part of what is left.
+            keeps: what was taken ahead may be used on. It goes back when what is ample now has
+                been taken anew, so that no more is ever kept from others than a part of what is
+                left; and otherwise at once.
         """
         wish = self.pace.wish(now) if may_lease else NO_WISH
-        if keeps and self.leasing and wish.requests and now < self.ahead_until - LEASE_SECONDS / 2:
-            wish = NO_WISH
-        else:
+        kept = keeps and self.leasing and wish.requests > 0 and now < self.ahead_until
+        self.renewing = kept and now >= self.ahead_until - LEASE_SECONDS / 2
+        if not kept:
             leasing = self.leasing
             self.give_back()
             self.leasing = leasing  # what ends meanwhile comes back to what is taken ahead
+        elif not self.renewing:
+            wish = NO_WISH
         shifts = [
             number
             for window, (requests, tokens) in self.shifts.items()
@@ -413,8 +418,7 @@ class Account:
             for pot in self.all_pots
         ]
         self.old_pots = [pot for pot in self.old_pots if pot.held]
-        ahead = (wish.requests, wish.tokens, wish.slots)
-        slots = self.slots + self.ahead_slots
+        ahead, slots = (wish.requests, wish.tokens, wish.slots), self.slots + self.ahead_slots
         return [self.key, self.rpm, self.tpm, self.most, slots, shifts, ahead, budgets]
 
     def heard(self, told: list[Any], pots: list[Pot], asked_at: float) -> list[Pot]:
@@ -427,13 +431,15 @@ class Account:
         """
         self.recall()
         requests, tokens, self.in_progress, more, more_tokens, slots, self.window, budgets = told
+        self.remaining_requests = max(0, self.rpm - requests + self.ahead_requests + more)
+        self.remaining_tokens = max(0, self.tpm - tokens + self.ahead_tokens + more_tokens)
+        if self.renewing:
+            self.give_back()
         self.ahead_slots += slots
+        self.ahead_requests += more
+        self.ahead_tokens += more_tokens
         if more or more_tokens or slots or any(ahead for _, _, ahead, _ in budgets):
-            self.ahead_requests += more
-            self.ahead_tokens += more_tokens
             self.ahead_window, self.ahead_until = self.window, asked_at + LEASE_SECONDS
-        self.remaining_requests = max(0, self.rpm - requests + self.ahead_requests)
-        self.remaining_tokens = max(0, self.tpm - tokens + self.ahead_tokens)
         crossed = []
         for pot, (spent, held, ahead, alert) in zip(pots, budgets, strict=True):
             pot.total_spent, pot.total_held = spent, held

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import msgspec
 import structlog
 
 from sluice.gateway.quotas.accounts import WINDOW_MS, Account, Pot
-from sluice.gateway.quotas.counters import Counters, CountersAway, Refused, Windows
+from sluice.gateway.quotas.counters import Counters, CountersAway, Refused, Windows, covered
 from sluice.gateway.quotas.headers import Left, left_of
 from sluice.gateway.quotas.local_limits import LocalLimits
 from sluice.gateway.quotas.needs import Need
@@ -73,8 +74,7 @@ class _Caller:
     share: Share | None = None
 
 
-@dataclass(slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, eq=False, gc=False):
     """A request that was let in; to be settled exactly once, see `Admission.settle`. One without a
     slot holds nothing, and need not be.
 
@@ -142,6 +142,23 @@ class Admission:
         except (CountersAway, TimeoutError):
             _log.warning("quota positions not told at the end")
 
+    def from_share(self, policy: Policy, need: Need, *, batch: bool = False) -> Reservation | None:
+        """What `admit` does first: let a request in by the share that is open for its caller.
+
+        As long as it is open nothing has changed that would have to be looked at.
+
+        Returns:
+            None where there is none, or not enough in it.
+        """
+        counted = policy.counted_batch if batch else policy.counted
+        caller = self._callers.get(id(counted))
+        if caller is None or caller.counted is not counted or (share := caller.share) is None:
+            return None
+        now = self._clock()
+        if not share.take(need, now):
+            return None
+        return Reservation(caller, share.pots, share.windows, need, now, share.left)
+
     async def admit(self, policy: Policy, need: Need, *, batch: bool = False) -> Reservation:
         """Let a request in, against every limit of every level at once.
 
@@ -154,28 +171,27 @@ class Admission:
             AdmissionRefused: a limit does not allow it; nothing was consumed.
             AdmissionAway: see there.
         """
+        reservation = self.from_share(policy, need, batch=batch)
+        if reservation is not None:
+            return reservation
         caller = self._caller(policy, batch)
+        if caller.share is not None:
+            caller.share.close()
         now = self._clock()
-        share = caller.share
-        if share is not None:
-            if share.take(need, now):
-                return Reservation(caller, share.pots, share.windows, need, now, share.left)
-            share.close()
-        covered = _covered(caller.accounts, need, now)
-        if not covered and _recalled(caller.accounts):  # there may be enough now
-            covered = _covered(caller.accounts, need, now)
+        enough = covered(caller.accounts, need, now)
+        if not enough and _recalled(caller.accounts):  # there may be now
+            enough = covered(caller.accounts, need, now)
         for account in caller.accounts:
             account.pace.asked(1, need.tokens, need.nano_usd)
-        if covered:
+        if enough:
             for account in caller.accounts:
                 account.take(need)
             windows = tuple([account.ahead_window for account in caller.accounts])
             self._open_share(caller, need, now)
         else:
-            windows = await self._ask(policy, batch, need)
+            windows = await self._ask(caller.accounts, policy, batch, need)
             caller = self._caller(policy, batch)
-        pots = tuple([account.pots for account in caller.accounts])
-        return Reservation(caller, pots, windows, need, now, left_of(caller.accounts))
+        return Reservation(caller, caller.pots, windows, need, now, left_of(caller.accounts))
 
     def now_us(self) -> int:
         """Now, microseconds since the epoch, by the clock that budgets' periods go by; a wall
@@ -283,8 +299,9 @@ class Admission:
             at_once = at_once or (account.limited and not account.leasing)
         self._counters.tell(caller.accounts, at_once)
 
-    async def _ask(self, policy: Policy, batch: bool, need: Need) -> Windows:
-        accounts = self._caller(policy, batch).accounts
+    async def _ask(
+        self, accounts: tuple[Account, ...], policy: Policy, batch: bool, need: Need
+    ) -> Windows:
         try:
             answer = await self._counters.ask(accounts, need)
             if isinstance(answer, Refused) and answer.dimension == "unready":
@@ -372,14 +389,6 @@ class Admission:
                     del parts[part]
             if not parts:
                 del self._accounts[owner]
-
-
-def _covered(accounts: tuple[Account, ...], need: Need, now: float) -> bool:
-    """Whether what was taken ahead covers a need at every level."""
-    for account in accounts:  # noqa: SIM110 - a generator costs more than the rest of this
-        if not account.covers(need, now):
-            return False
-    return True
 
 
 def _recalled(accounts: Iterable[Account]) -> bool:

@@ -217,10 +217,17 @@ local function ample(wish, limit, sum)
     return (limit - sum) >= 8 * wish and wish or -1
 end
 
+-- Slots come back, so that fewer than wished are of use too.
+local function ample_slots(wish, limit, sum)
+    if limit < 0 or wish <= 0 then return 0 end
+    local slots = math.min(wish, math.floor((limit - sum) / 8))
+    return slots >= 2 and slots or -1
+end
+
 local function lease(scope)
     local r = ample(scope.wish[1], scope.rpm, scope.requests)
     local t = ample(scope.wish[2], scope.tpm, scope.tokens)
-    local s = ample(scope.wish[3], scope.most, scope.slots)
+    local s = ample_slots(scope.wish[3], scope.most, scope.slots)
     if math.min(r, t, s) < 0 then return end
     for _, budget in ipairs(scope.budgets) do
         budget.more = budget.current and ample(budget.wish, budget.limit, budget.spent + budget.held)

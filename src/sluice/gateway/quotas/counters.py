@@ -264,20 +264,21 @@ class Counters:
 
     def _prepare(self) -> _Flight:
         asked, self._gathering = self._gathering, []
+        callers = {id(each.accounts): each.accounts for each in asked}
         involved = self._dirty.copy()
-        for each in asked:
-            for account in each.accounts:
-                involved[account.key] = account
+        for called in callers.values():
+            involved.update({account.key: account for account in called})
         for account in involved.values():
             if account.shares:
                 account.recall()  # after which more may have to be told
         accounts, self._dirty = involved | self._dirty, {}
         now = self._clock()
-        short: set[int] = set()
-        for each in asked:
-            for account in each.accounts:
-                if not account.covers(each.need, now):
-                    short.add(id(account))
+        short = {
+            id(account)
+            for each in asked
+            for account in each.accounts
+            if account.leasing and not account.covers(each.need, now)
+        }
         numbers: dict[int, int] = {}
         listed: list[Account] = []
         pots: list[list[Pot]] = []
@@ -287,8 +288,9 @@ class Counters:
             numbers[id(account)] = len(listed)
             pots.append(account.all_pots)
             scopes.append(account.message(now, self._leases, id(account) not in short))
+        places = {key: [numbers[id(each)] for each in called] for key, called in callers.items()}
         requests = [
-            [need.tokens, need.nano_usd, need.slots, *(numbers[id(a)] for a in each.accounts)]
+            [need.tokens, need.nano_usd, need.slots, *places[id(each.accounts)]]
             for each in asked
             for need in (each.need,)
         ]
@@ -326,7 +328,7 @@ class Counters:
         for account, pots, sums in zip(flight.accounts, flight.pots, told, strict=True):
             for pot in account.heard(sums, pots, flight.started):
                 self._observer.alert(account, pot)
-            if account.has_ahead and not account.leasing:
+            if (account.has_ahead or account.renewing) and not account.leasing:
                 account.give_back()
                 self._dirty[account.key] = account
                 self._urgent = True
@@ -353,7 +355,7 @@ class Counters:
         for asked in self._gathering:
             if asked.answer.done():
                 continue
-            if all(account.covers(asked.need, now) for account in asked.accounts):
+            if covered(asked.accounts, asked.need, now):
                 for account in asked.accounts:
                     account.take(asked.need)
                 asked.answer.set_result(tuple([each.ahead_window for each in asked.accounts]))
@@ -376,6 +378,14 @@ class Counters:
         for account, window in zip(accounts, windows, strict=True):
             account.end(need, account.pots, window, 0, 0)
         self.tell(accounts, at_once=True)
+
+
+def covered(accounts: Iterable[Account], need: Need, now: float) -> bool:
+    """Whether what was taken ahead covers a need at every level."""
+    for account in accounts:  # noqa: SIM110 - a generator costs more than the rest of this
+        if not account.covers(need, now):
+            return False
+    return True
 
 
 def _let_in(answer: asyncio.Future[Refused | Windows]) -> Windows | None:

@@ -133,8 +133,10 @@ class Needs:
             text = 0
         cost = 0
         for model in models:
-            cost = max(cost, self._most(model, most, output))
-        return Need(min(likely, models[0].context_length) + output, cost, text)
+            if (dearer := self._most(model, most, output)) > cost:
+                cost = dearer
+        longest = models[0].context_length
+        return Need((likely if likely < longest else longest) + output, cost, text)
 
     def learn(self, model: str, need: Need, input_tokens: int) -> None:
         """A request turned out to have so many prompt tokens."""
