@@ -88,8 +88,7 @@ class Pace:
 
     def wish(self, now: float) -> Wish:
         """What would be used within a lease at the present pace, and more: where it runs out, all
-        that come until there is more have to ask. Slots come back, and how many are in use wanders
-        by about the root of how many requests come and go."""
+        have to ask. How many slots are in use wanders by the root of how many requests come."""
         elapsed = now - self._since
         if elapsed >= LEASE_SECONDS / 2:
             counted = (self._requests, self._tokens, self._nano_usd)
