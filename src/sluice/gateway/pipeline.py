@@ -351,6 +351,9 @@ class Pipeline:
         durable = self._charge(exchange)
         if durable is None:  # no upstream was called
             self._release(exchange)
+            # It goes out in this turn of the loop: the answer must not overtake it, since its
+            # caller may come again at once, by another gateway.
+            await asyncio.sleep(0)
             self._count(exchange, exchange.outcome)
             return ending
         try:
