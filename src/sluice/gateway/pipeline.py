@@ -59,6 +59,7 @@ from sluice.gateway.relay import (
 )
 from sluice.gateway.tenancy.limits import Policy, less_urgent
 from sluice.router.auto.alias import Alias
+from sluice.router.auto.gathering import Gathering
 from sluice.router.auto.router import AutoAsk, AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route
@@ -106,6 +107,7 @@ class Pipeline:
         self._keys = keys
         self._router = router
         self._auto = auto
+        self._gathering = Gathering(auto.route)
         self._dispatcher = dispatcher
         self._shadows = shadows
         self._meter = meter
@@ -148,7 +150,7 @@ class Pipeline:
         key = key_of(exchange.headers)
         if key is not None and await self._keyed.answer(exchange, principal, received, key, self):
             return
-        route = self._route(exchange, principal, received)
+        route = await self._route(exchange, principal, received)
         request = bounded(exchange.endpoint, received.request, route.model, principal.policy)
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
         call = await self._call(exchange, principal, request, received)
@@ -211,7 +213,7 @@ class Pipeline:
         except InvalidRequest as error:
             raise GatewayError.of_request(error) from None
 
-    def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
+    async def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
         name, policy, team = received.request.model, principal.policy, principal.team_id
         alias = self._auto.find(name, team)
         try:
@@ -220,7 +222,7 @@ class Pipeline:
                     name, exchange.endpoint, received.tier, conversation_of(exchange), team
                 )
             else:
-                route = self._choose(exchange, alias, principal, received)
+                route = await self._choose(exchange, alias, principal, received)
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
         if alias is None:
@@ -232,7 +234,7 @@ class Pipeline:
         exchange.lifeline.total_at = exchange.started + total
         return route
 
-    def _choose(
+    async def _choose(
         self, exchange: Exchange, alias: Alias, principal: Principal, received: Received
     ) -> Route:
         """For `auto`: the models that are good enough, the cheapest of them first."""
@@ -249,7 +251,7 @@ class Pipeline:
             may_use=policy.allows_model,
             rights=policy.models,
         )
-        route, exchange.choice = self._auto.route(alias, ask)
+        route, exchange.choice = await self._gathering.route(alias, ask)
         return route
 
     async def _admit(
