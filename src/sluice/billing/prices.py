@@ -11,8 +11,6 @@ from sluice.wire.usage import Usage
 NANO = 1_000_000_000
 _MTOK = 1_000_000
 
-_WHOLE = Fraction(1)
-
 #: Powers of ten beyond which no amount of money lies. Text such as `1E+999999999` is short, and
 #: its integer is not.
 _MAGNITUDE = 30
@@ -77,9 +75,14 @@ class Price:
             + usage.cache_write_tokens * self.cache_write
             + usage.output_tokens * self.output
         )
-        share = self.batch_share if batch else _WHOLE
-        unit = _MTOK * share.denominator
-        return (2 * total * share.numerator + unit) // (2 * unit)
+        if not batch:
+            return (2 * total + _MTOK) // (2 * _MTOK)
+        unit = _MTOK * self.batch_share.denominator
+        return (2 * total * self.batch_share.numerator + unit) // (2 * unit)
+
+
+#: Of a model without a price.
+FREE = Price()
 
 
 def nano_usd(usd: Decimal) -> int:

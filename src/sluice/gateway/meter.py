@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from sluice.billing.events import RouteDecision, UsageEvent
-from sluice.billing.prices import Price
+from sluice.billing.prices import FREE, Price
 from sluice.gateway.exchange import Admitted, Exchange
 from sluice.gateway.output_rates import OutputRates
 from sluice.wire.request import Request
@@ -66,7 +66,7 @@ class Meter:
         if choice is None:
             return None
         decision = choice.decision
-        strong = self._prices.get(decision.strong, Price())
+        strong = self._prices.get(decision.strong, FREE)
         return RouteDecision(
             alias=choice.alias,
             mode=decision.mode,
@@ -102,7 +102,7 @@ class Meter:
         )
 
     def _cost(self, exchange: Exchange, admitted: Admitted, usage: Usage) -> int:
-        price = self._prices.get(exchange.model_used or admitted.model.name, Price())
+        price = self._prices.get(exchange.model_used or admitted.model.name, FREE)
         return price.cost(usage, batch=admitted.tier == "batch")
 
     def learn(self, exchange: Exchange, usage: Usage) -> None:

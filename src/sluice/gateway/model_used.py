@@ -7,6 +7,7 @@ into a stream in its first event.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import msgspec
 
@@ -20,8 +21,9 @@ def in_answer(body: bytes, model: str | None) -> bytes:
     end = body.rfind(b"}") if model is not None else -1
     if end < 0:
         return body
-    separator = b"" if body[:end].rstrip().endswith(b"{") else b","
-    return b"%s%s%s%s" % (body[:end], separator, _member(model), body[end:])
+    head = body[:end]
+    separator = b"" if head.rstrip().endswith(b"{") else b","
+    return b"".join((head, separator, _member(model), body[end:]))
 
 
 def in_events(start: StreamStart, model: str | None) -> StreamStart:
@@ -38,5 +40,6 @@ def in_events(start: StreamStart, model: str | None) -> StreamStart:
     return replace(start, head=said)
 
 
+@lru_cache
 def _member(model: str | None) -> bytes:
     return b'"model_used":' + msgspec.json.encode(model)

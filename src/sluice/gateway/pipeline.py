@@ -58,6 +58,8 @@ from sluice.gateway.relay import (
     relay_stream,
 )
 from sluice.gateway.tenancy.limits import Policy, less_urgent
+from sluice.router.auto.alias import Alias
+from sluice.router.auto.gathering import Gathering
 from sluice.router.auto.router import AutoAsk, AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route
@@ -105,6 +107,7 @@ class Pipeline:
         self._keys = keys
         self._router = router
         self._auto = auto
+        self._gathering = Gathering(auto.route)
         self._dispatcher = dispatcher
         self._shadows = shadows
         self._meter = meter
@@ -147,7 +150,7 @@ class Pipeline:
         key = key_of(exchange.headers)
         if key is not None and await self._keyed.answer(exchange, principal, received, key, self):
             return
-        route = self._route(exchange, principal, received)
+        route = await self._route(exchange, principal, received)
         request = bounded(exchange.endpoint, received.request, route.model, principal.policy)
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
         call = await self._call(exchange, principal, request, received)
@@ -210,32 +213,34 @@ class Pipeline:
         except InvalidRequest as error:
             raise GatewayError.of_request(error) from None
 
-    def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
+    async def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
         name, policy, team = received.request.model, principal.policy, principal.team_id
-        alias = self._auto.alias_of(name, team)
+        alias = self._auto.find(name, team)
         try:
             if alias is None:
                 route = self._router.route(
                     name, exchange.endpoint, received.tier, conversation_of(exchange), team
                 )
             else:
-                route = self._choose(exchange, alias, principal, received)
+                route = await self._choose(exchange, alias, principal, received)
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
-        if alias is None and not policy.allows_model(name):
-            raise GatewayError.model_forbidden(name)
-        route = route.only(policy.allows_model)
+        if alias is None:
+            if not policy.allows_model(name):
+                raise GatewayError.model_forbidden(name)
+            route = route.only(policy.allows_model)
         exchange.model_used = route.model.name
         total = max(deployment.timeouts.total for deployment in route.model.deployments)
         exchange.lifeline.total_at = exchange.started + total
         return route
 
-    def _choose(
-        self, exchange: Exchange, alias: str, principal: Principal, received: Received
+    async def _choose(
+        self, exchange: Exchange, alias: Alias, principal: Principal, received: Received
     ) -> Route:
         """For `auto`: the models that are good enough, the cheapest of them first."""
-        if not principal.policy.allows_model(alias):
-            raise GatewayError.model_forbidden(alias)
+        policy = principal.policy
+        if not policy.allows_model(alias.name):
+            raise GatewayError.model_forbidden(alias.name)
         ask = AutoAsk(
             endpoint=exchange.endpoint,
             request=received.request,
@@ -243,9 +248,10 @@ class Pipeline:
             team=principal.team_id,
             session=exchange.header(b"x-session-id"),
             part=conversation_of(exchange),
-            may_use=principal.policy.allows_model,
+            may_use=policy.allows_model,
+            rights=policy.models,
         )
-        route, exchange.choice = self._auto.route(alias, ask)
+        route, exchange.choice = await self._gathering.route(alias, ask)
         return route
 
     async def _admit(

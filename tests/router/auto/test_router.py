@@ -52,8 +52,10 @@ class Site:
         may_use: Callable[[str], bool] = lambda _: True,
         endpoint: Endpoint = Endpoint.CHAT,
     ) -> tuple[Route, AutoChoice]:
-        ask = AutoAsk(endpoint, asked, "interactive", "t", session, "part", may_use)
-        return self.router.route("auto", ask)
+        ask = AutoAsk(endpoint, asked, "interactive", "t", session, "part", may_use, may_use)
+        alias = self.router.find(asked.model, "t")
+        assert alias is not None
+        return self.router.route(alias, ask)
 
 
 def names(route: Route) -> list[str]:
@@ -149,6 +151,28 @@ def test_a_key_reaches_only_its_models() -> None:
     assert names(route) == ["small"]
     with pytest.raises(RoutingRefused, match="No model of `auto` may be used by this key"):
         site.ask(request(HARD), may_use=lambda _: False)
+
+
+def test_what_was_decided_once_holds_only_for_requests_like_it() -> None:
+    site = Site()
+
+    def order(asked: Request, may_use: Callable[[str], bool] = lambda _: True) -> list[str]:
+        return names(site.ask(asked, may_use=may_use)[0])
+
+    long = msgspec.structs.replace(request(EASY), max_tokens=5_000)
+    for _ in range(2):
+        assert order(request(EASY)) == ["small", "large"]
+        assert order(long) == ["large"]
+        assert order(request(EASY, tools=[{"type": "function"}])) == ["small"]
+        assert order(request(EASY), lambda name: name == "large") == ["large"]
+
+
+def test_the_threshold_follows_the_traffic() -> None:
+    site = Site()
+    assert site.ask(request(HARD))[1].decision.threshold == 0.7
+    for _ in range(200):
+        site.ask(request("x" * 50))
+    assert site.ask(request(HARD))[1].decision.threshold == 0.5
 
 
 def test_what_no_model_can_do_is_refused_by_name() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sluice.router.auto.standings import SILENCE_SECONDS, Standings, conversation_key
+from sluice.router.auto.standings import SILENCE_SECONDS, Conversations, Standings
+from sluice.router.complexity.view import read_turns
 from sluice.wire.request import Request
 from tests.router.auto.samples import policy, request
 
@@ -12,7 +13,7 @@ POLICY = policy()
 
 
 def key(asked: Request, team: str = "t", session: bytes | None = None) -> bytes:
-    return conversation_key(team, "auto", session, asked)
+    return Conversations(team, "auto").key(session, asked, read_turns(asked.members))
 
 
 def turns(*texts: str, system: str = "be brief") -> Request:

@@ -190,6 +190,7 @@ class Policy:
         endpoints: those that every level allows; None: all.
         priority: the least urgent one that is set, else normal.
         keep_prompts: some level says yes, and none says no.
+        models: the patterns of models that each level allows, of those that don't allow all.
     """
 
     scopes: tuple[Scope, ...] = ()
@@ -202,7 +203,7 @@ class Policy:
     priority: Priority = "normal"
     isolate_prefix_cache: bool = False
     keep_prompts: bool = False
-    _models: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    models: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, scopes: Iterable[Scope]) -> Policy:
@@ -232,15 +233,13 @@ class Policy:
             isolate_prefix_cache=any(each.isolate_prefix_cache for each in limits),
             keep_prompts=any(each.keep_prompts for each in limits)
             and all(each.keep_prompts is not False for each in limits),
-            _models=tuple(
-                each.allowed_models for each in limits if each.allowed_models is not None
-            ),
+            models=tuple(each.allowed_models for each in limits if each.allowed_models is not None),
         )
 
     def allows_model(self, name: str) -> bool:
         """Whether every level allows a model."""
-        return not self._models or all(
-            any(_matches(name, pattern) for pattern in level) for level in self._models
+        return not self.models or all(
+            any(_matches(name, pattern) for pattern in level) for level in self.models
         )
 
     def allows_endpoint(self, endpoint: Endpoint) -> bool:

@@ -97,7 +97,7 @@ def decide(
     Raises:
         NoModelFits: no model of a tier up to the ceiling meets the needs.
     """
-    wanted = _tier(policy, cuts, ask)
+    wanted = wanted_tier(policy, cuts, ask)
     found: list[Model] = []
     tiers: dict[str, str] = {}
     position, strongest, strong = -1, -1, ""
@@ -134,17 +134,21 @@ def _turns(wanted: int, highest: int) -> tuple[int, ...]:
     return (*range(wanted, highest + 1), *range(wanted - 1, -1, -1))
 
 
-def _tier(policy: AutoPolicy, cuts: Sequence[Cut], ask: Ask) -> int:
-    lowest, highest = policy.lowest, policy.highest
+def wanted_tier(policy: AutoPolicy, cuts: Sequence[Cut], ask: Ask) -> int:
+    """The position of the tier that a request is to have, whether or not a model of it fits.
+
+    Args:
+        policy, cuts, ask: see `decide`.
+    """
     if ask.mode == ECONOMY:
-        return lowest
+        return policy.lowest
     if ask.mode == QUALITY:
-        return highest
+        return policy.highest
     reached = ask.least
     for place, cut in enumerate(cuts, 1):
         if place > reached and cut.takes(ask.score, ask.conversation):
             reached = place
-    return min(max(reached, lowest), highest)
+    return min(max(reached, policy.lowest), policy.highest)
 
 
 def _ranked(

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
 from sluice.backends.base import Endpoint
-from sluice.router.auto.calibration import Calibration
-from sluice.router.auto.decision import BY_SCORE, Ask, Decision, NoModelFits, decide
-from sluice.router.auto.documents import AutoPolicy, split_mode
+from sluice.router.auto.alias import Alias
+from sluice.router.auto.calibration import Calibration, Cut
+from sluice.router.auto.decision import (
+    BY_SCORE,
+    Ask,
+    Decision,
+    NoModelFits,
+    decide,
+    wanted_tier,
+)
+from sluice.router.auto.documents import split_mode
 from sluice.router.auto.needs import Needs, needs_of
 from sluice.router.auto.scorers import Scorers
-from sluice.router.auto.standings import Standings, conversation_key
+from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Catalog, Model, Tier
-from sluice.router.complexity.view import read_view
+from sluice.router.complexity.view import read_turns, read_view
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused
 from sluice.wire.request import Request
 
 #: Routes that are remembered; there are as many as orders of models.
 _ROUTES = 1_000
+
+#: Aliases that are remembered, of all teams.
+_ALIASES = 4_096
 
 
 class AutoAsk(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +43,7 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
         session: the client's name of the conversation, or None.
         part: what stands for a conversation where a model's versions are tried.
         may_use: whether the caller may use a model.
+        rights: stands for what the caller may use: callers with the same may use the same.
     """
 
     endpoint: Endpoint
@@ -41,6 +53,7 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
     session: bytes | None
     part: str
     may_use: Callable[[str], bool]
+    rights: Hashable
 
 
 class AutoChoice(msgspec.Struct, frozen=True, gc=False):
@@ -78,15 +91,15 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
             calls: upstream calls until then.
         """
         decision = self.decision
-        parts = [decision.tier, f"by={decision.mode}", f"score={self.score:.3f}"]
+        said = f"{decision.tier}; by={decision.mode}; score={self.score:.3f}"
         if decision.threshold is not None:
-            parts.append(f"threshold={decision.threshold:.3f}")
+            said += f"; threshold={decision.threshold:.3f}"
         if self.reasons:
-            parts.append(f'because="{" ".join(self.reasons)}"')
+            said += f'; because="{" ".join(self.reasons)}"'
         used = self.tier_of(model)
         if used != decision.tier:
-            parts += [f"instead={used}", "after=" + ("failure" if calls > 1 else "rest")]
-        return "; ".join(parts)
+            said += f"; instead={used}; after={'failure' if calls > 1 else 'rest'}"
+        return said
 
 
 class AutoRouter:
@@ -108,59 +121,70 @@ class AutoRouter:
         self._calibration = calibration
         self._standings = standings
         self._routes: dict[tuple[tuple[str, ...], Endpoint, Tier, str | None], Route] = {}
+        self._aliases: dict[tuple[str, str], Alias] = {}
         self._generation = (-1, -1)
 
     def alias_of(self, name: str, team: str) -> str | None:
         """The alias that a name stands for; None where it is a model's, or nobody's."""
+        found = self.find(name, team)
+        return None if found is None else found.name
+
+    def find(self, name: str, team: str) -> Alias | None:
+        """The same, as the team asks for it."""
         if self._catalog.get(name) is not None:
             return None
-        alias, _ = split_mode(name)
-        return None if self._table.auto(alias, team) is None else alias
+        self._follow()
+        known = self._aliases.get((name, team))
+        if known is not None:
+            return known
+        alias, mode = split_mode(name)
+        policy = self._table.auto(alias, team)
+        if policy is None:
+            return None
+        if len(self._aliases) >= _ALIASES:
+            self._aliases = {}
+        known = Alias(alias, mode, team, policy, self._catalog.get)
+        self._aliases[name, team] = known
+        return known
 
-    def route(self, alias: str, ask: AutoAsk) -> tuple[Route, AutoChoice]:
+    def _follow(self) -> None:
+        """What was derived from other documents or models is forgotten."""
+        generation = (self._catalog.generation, self._table.generation)
+        if self._generation != generation:
+            self._aliases, self._routes, self._generation = {}, {}, generation
+
+    def route(self, alias: Alias, ask: AutoAsk) -> tuple[Route, AutoChoice]:
         """Where a request for an alias goes.
 
         Args:
-            alias: of `alias_of`.
+            alias: of `find`, for the request's team.
             ask: the request.
 
         Raises:
             RoutingRefused: no model of the alias can serve it.
         """
-        policy = self._table.auto(alias, ask.team)
-        if policy is None:  # it was there a moment ago
-            raise RoutingRefused(f"The model `{alias}` does not exist", "model", "model_not_found")
-        choice = self._choose(alias, policy, ask)
-        return self._joined(choice.decision, ask), choice
-
-    def _choose(self, alias: str, policy: AutoPolicy, ask: AutoAsk) -> AutoChoice:
-        view = read_view(ask.request.members)
-        scorer = self._scorers.of(alias)
+        policy, members = alias.policy, ask.request.members
+        turns = read_turns(members)
+        view = read_view(members, turns)
+        scorer = self._scorers.of(alias.name)
         scored = scorer.score(view)
         needs = needs_of(ask.endpoint, ask.request, view, ask.tier)
-        conversation = conversation_key(ask.team, alias, ask.session, ask.request)
+        conversation = alias.conversations.key(ask.session, ask.request, turns)
         score, least = scored.score, 0
         # The first request of a conversation may be another's too: it has nothing to keep to.
         goes_on = policy.sticky and (view.turns > 1 or ask.session is not None)
         standing = self._standings.get(conversation, policy) if goes_on else None
         if standing is not None:
             score, least = max(score, standing.score), standing.tier
-        cuts = self._calibration.cuts(policy, alias, ask.team, scorer.name, scorer.quantiles, score)
-        _, mode = split_mode(ask.request.model)
-
-        def find(name: str) -> Model | None:
-            return self._catalog.get(name) if ask.may_use(name) else None
-
-        try:
-            decision = decide(policy, cuts, Ask(score, needs, conversation, mode, least), find)
-        except NoModelFits as error:
-            raise RoutingRefused(
-                f"No model of `{alias}` {error.what}", error.param, "unsupported_model"
-            ) from None
+        cuts = self._calibration.cuts(
+            policy, alias.name, ask.team, scorer.name, scorer.quantiles, score
+        )
+        asked = Ask(score, needs, conversation, alias.mode, least)
+        decision, route = self._decide(alias, cuts, asked, ask)
         if policy.sticky and decision.mode == BY_SCORE:
             self._standings.put(conversation, score, decision.position, policy)
-        return AutoChoice(
-            alias,
+        choice = AutoChoice(
+            alias.name,
             decision,
             score,
             scored.reasons,
@@ -169,12 +193,37 @@ class AutoRouter:
             needs,
             conversation,
         )
+        return route, choice
+
+    def _decide(
+        self, alias: Alias, cuts: Sequence[Cut], asked: Ask, ask: AutoAsk
+    ) -> tuple[Decision, Route]:
+        """The models in order, and the route over them."""
+        needs = asked.needs
+        wanted = wanted_tier(alias.policy, cuts, asked)
+        kind = (wanted, ask.endpoint, ask.tier, needs.capabilities, ask.rights)
+        known = alias.known(cuts, kind, needs.tokens)
+        if known is not None:
+            return known
+
+        def find(name: str) -> Model | None:
+            return self._catalog.get(name) if ask.may_use(name) else None
+
+        try:
+            decision = decide(alias.policy, cuts, asked, find)
+        except NoModelFits as error:
+            raise RoutingRefused(
+                f"No model of `{alias.name}` {error.what}", error.param, "unsupported_model"
+            ) from None
+        decided = decision, self._joined(decision, ask)
+        alias.remember(kind, needs.tokens, decided)
+        return decided
 
     def _joined(self, decision: Decision, ask: AutoAsk) -> Route:
         """The route over a decision's models: the same one until something changes."""
-        generation = (self._catalog.generation, self._table.generation)
-        if self._generation != generation or len(self._routes) > _ROUTES:
-            self._routes, self._generation = {}, generation
+        self._follow()
+        if len(self._routes) > _ROUTES:
+            self._routes = {}
         key = (tuple(decision.tiers), ask.endpoint, ask.tier, self._table.distinct(ask.team))
         known = self._routes.get(key)
         if known is None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from sluice.router.auto.documents import AutoPolicy
+from sluice.router.complexity.view import Turn
 from sluice.wire.request import Request
 
 #: Conversations that are remembered; the one that was silent the longest goes first.
@@ -27,43 +28,37 @@ _PIECE = 2_048
 SILENCE_SECONDS = 3_600.0
 
 
-class _Turn(msgspec.Struct):
-    role: str = ""
-    content: msgspec.Raw = msgspec.Raw(b"null")
+class Conversations:
+    """What stands for the conversations of a team and alias: other teams' are others, and so are
+    other aliases'."""
 
+    def __init__(self, team: str, alias: str) -> None:
+        self._begun = hashlib.blake2b(f"{team}\0{alias}\0".encode(), digest_size=16)
 
-_turns = msgspec.json.Decoder(list[_Turn])
+    def key(self, session: bytes | None, request: Request, turns: Sequence[Turn]) -> bytes:
+        """What stands for a request's conversation: the session that the client names, else how
+        the conversation began, which each of its requests repeats.
 
+        Args:
+            session: `x-session-id`.
+            request: of other operations than those with `messages` the whole prompt is taken.
+            turns: its `messages`.
 
-def conversation_key(team: str, alias: str, session: bytes | None, request: Request) -> bytes:
-    """What stands for a request's conversation: the session that the client names, else how the
-    conversation began, which each of its requests repeats.
-
-    Args:
-        team, alias: other teams' conversations are others, and so are other aliases'.
-        session: `x-session-id`.
-        request: whose `messages` are looked at.
-
-    Returns:
-        16 bytes, which tell nothing of the text.
-    """
-    digest = hashlib.blake2b(f"{team}\0{alias}\0".encode(), digest_size=16)
-    if session:
-        digest.update(session)
+        Returns:
+            16 bytes, which tell nothing of the text.
+        """
+        digest = self._begun.copy()
+        if session:
+            digest.update(session)
+        elif turns:
+            for turn in turns:
+                _take(digest, turn.content)
+                if turn.role == "user":
+                    break
+        else:
+            for name in ("input", "prompt"):
+                _take(digest, request.members.get(name, b""))
         return digest.digest()
-    try:
-        turns = _turns.decode(request.members.get("messages", b"[]"))
-    except (msgspec.DecodeError, RecursionError):
-        turns = []
-    if not turns:  # of other operations only the whole prompt is known
-        for name in ("input", "prompt"):
-            _take(digest, request.members.get(name, b""))
-        return digest.digest()
-    for turn in turns:
-        _take(digest, turn.content)
-        if turn.role == "user":
-            break
-    return digest.digest()
 
 
 def _take(digest: hashlib.blake2b, content: bytes | msgspec.Raw) -> None:

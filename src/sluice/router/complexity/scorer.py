@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, sqrt
-from operator import itemgetter, mul
+from operator import getitem, itemgetter, mul
 
 import msgspec
 
@@ -77,11 +77,10 @@ class Scorer:
         self._model = model
         # Stored signals are bytes.
         self._weights = [weight / 255 for weight in model.signals]
-        #: Of each signal that counts, what each of its values gives as a reason, if any.
+        #: Of each signal, what each of its values gives as a reason, if any.
         self._telling = [
-            (place, [self._reason(place, self._moved(place, value)) for value in range(256)])
-            for place, weight in enumerate(model.signals)
-            if weight
+            [self._reason(place, self._moved(place, value)) for value in range(256)]
+            for place in range(len(SIGNALS))
         ]
 
     @classmethod
@@ -96,7 +95,7 @@ class Scorer:
     def score(self, view: RequestView) -> Scored:
         """Score a request."""
         signals, words = features.seen(view)
-        wording = self._wording(words)
+        wording = self._wording(words) if self._model.table else 0.0
         return Scored(
             self._score(signals, wording),
             self._reasons(signals, wording),
@@ -143,7 +142,7 @@ class Scorer:
         return self._model.bias + counted + wording
 
     def _reasons(self, signals: bytes, wording: float) -> tuple[str, ...]:
-        told = [reason for place, of in self._telling if (reason := of[signals[place]]) is not None]
+        told = list(filter(None, map(getitem, self._telling, signals)))
         by = (wording - self._model.usual_wording) / self._model.scale
         if (reason := self._reason(len(SIGNALS), by)) is not None:
             told.append(reason)

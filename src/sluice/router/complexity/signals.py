@@ -112,6 +112,17 @@ _CHOICE = re.compile(rb"\n[ \t]*\(?[a-j][.):]\s")
 _FEWEST_CHOICES = 3
 
 
+def _others(kept: bytes) -> bytes:
+    """All bytes but some: what `translate` takes away to leave those."""
+    return bytes(set(range(256)) - set(kept))
+
+
+_MATHS_SIGNS, _CODE_SIGNS = b"=\\^$", b";{_"
+_NO_MATHS, _NO_CODE = _others(_MATHS_SIGNS), _others(_CODE_SIGNS)
+#: What prose without figures has none of; with the beginnings of longer signs.
+_UNMARKED = _others(b"\n0123456789(`" + _MATHS_SIGNS + _CODE_SIGNS)
+
+
 def _byte(value: float) -> int:
     return min(max(round(255 * value), 0), 255)
 
@@ -131,7 +142,15 @@ _LENGTH = bytes(
     _byte(log(max(length, _SHORTEST) / _SHORTEST) / log(_LONGEST / _SHORTEST))
     for length in range(_LONGEST + 1)
 )
-_CONTEXT = log1p(1_000_000)
+_MOST_CONTEXT = log1p(1_000_000)
+
+
+def _context_byte(length: int) -> int:
+    return min(round(255 * (log1p(length) / _MOST_CONTEXT)), 255)
+
+
+#: Of prompts of a usual length.
+_CONTEXT = bytes(map(_context_byte, range(2_048)))
 _TURNS = bytes(_byte(log1p(turns) / log1p(31)) for turns in range(32))
 _LINES = bytes(_byte(log1p(breaks) / log1p(200)) for breaks in range(201))
 
@@ -144,39 +163,45 @@ def count_signals(view: RequestView, text: bytes, tokens: list[bytes]) -> bytes:
         text: its text in lower case, in UTF-8.
         tokens: of that, in order; see `features.extract`.
     """
-    count = text.count
-    characters = len(view.text)
-    stem, choices = _stem(text, characters)
-    words = sum(map(_COUNTS.__getitem__, _KNOWN.intersection(tokens)))
-    maths, code, quantities, reasoning, writing, constraints, connectives, factual = words.to_bytes(
-        len(_SETS), "little"
-    )
-    equals = count(b"=")
-    maths = 2 * maths + equals + count(b"\\") + count(b"^") + count(b"$")
-    # In halves, of which a symbol counts two.
-    code += 2 * (count(b"():") + count(b";") + count(b"{") + count(b"_") + count(b"```"))
-    if equals:
-        code += 2 * count(b"==")
+    characters, length = len(view.text), view.length
+    stem, choices, breaks, numbers, maths, code = characters, False, 0, 0, 0, 0
+    if marks := text.translate(None, _UNMARKED):  # else there is none of all this
+        breaks = marks.count(b"\n")
+        stem, choices = _stem(text, characters, breaks)
+        numbers = sum(map(bytes.isdigit, tokens))
+        maths = len(marks.translate(None, _NO_MATHS))
+        # In halves, of which a symbol counts two.
+        code = 2 * (len(marks.translate(None, _NO_CODE)) + text.count(b"():") + text.count(b"```"))
+        code += 2 * text.count(b"==")
     foreign = 0
     if not view.text.isascii():
-        maths += count("√".encode()) + count("∫".encode())
+        maths += text.count("√".encode()) + text.count("∫".encode())
         foreign = _byte(1 - characters / len(view.text.encode("utf-8", "replace")))
+    quantities = reasoning = writing = constraints = connectives = factual = 0
+    if known := _KNOWN.intersection(tokens):
+        words = sum(map(_COUNTS.__getitem__, known)).to_bytes(len(_SETS), "little")
+        maths += 2 * words[0]
+        code += words[1]
+        quantities, reasoning, writing = _AT_2[words[2]], _AT_2[words[3]], _AT_2[words[4]]
+        constraints, connectives = _AT_4[words[5]], _AT_2[words[6]]
+        if words[7]:
+            factual = _looked_up(words[7], len(tokens))
     return bytes(
         (
             _LENGTH[min(stem, _LONGEST)],
-            min(round(255 * (log1p(view.length) / _CONTEXT)), 255),
+            _CONTEXT[length] if length < len(_CONTEXT) else _context_byte(length),
             _TURNS[min(view.turns, 32) - 1],
-            _LINES[min(count(b"\n"), 200)],
-            _AT_4[min(maths, 2039)],
-            _AT_8[min(code, 4079)],
-            _AT_1[sum(map(bytes.isdigit, tokens))],
-            _AT_2[quantities],
-            _AT_2[reasoning],
-            _AT_2[writing],
-            _AT_4[constraints],
-            _AT_2[connectives],
+            _LINES[min(breaks, 200)],
+            _AT_4[min(maths, 2039)] if maths else 0,
+            _AT_8[min(code, 4079)] if code else 0,
+            _AT_1[numbers],
+            quantities,
+            reasoning,
+            writing,
+            constraints,
+            connectives,
             255 if choices else 0,
-            _looked_up(factual, len(tokens)) if factual else 0,
+            factual,
             foreign if characters else 255,
             255 if view.tools else 0,
             255 if view.schema else 0,
@@ -185,9 +210,9 @@ def count_signals(view: RequestView, text: bytes, tokens: list[bytes]) -> bytes:
     )
 
 
-def _stem(text: bytes, characters: int) -> tuple[int, bool]:
+def _stem(text: bytes, characters: int, breaks: int) -> tuple[int, bool]:
     """The characters before the answers that a text lists, and whether it lists any."""
-    if text.count(b"\n") < _FEWEST_CHOICES:
+    if breaks < _FEWEST_CHOICES:
         return characters, False
     marks = _CHOICE.findall(text)
     if len(marks) < _FEWEST_CHOICES:

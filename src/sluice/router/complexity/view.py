@@ -34,6 +34,8 @@ _SHORT = 40
 _MOST_LOOKED_AT = 8
 
 _NOTHING = msgspec.Raw(b"")
+#: With which a JSON string and a list begin.
+_QUOTE, _LIST = b'"['
 
 
 class RequestView(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +66,9 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
         return cls(cut(prompt), len(prompt.encode("utf-8", "replace")) + _ENVELOPE)
 
 
-class _Message(msgspec.Struct):
+class Turn(msgspec.Struct):
+    """A message of a conversation, as far as is looked at: its content as it came."""
+
     role: str = ""
     content: msgspec.Raw = _NOTHING
 
@@ -82,7 +86,7 @@ class _Text(msgspec.Struct):
     format: _Format | None = None
 
 
-_MESSAGES = msgspec.json.Decoder(list[_Message])
+_TURNS = msgspec.json.Decoder(list[Turn])
 _PARTS = msgspec.json.Decoder(list[_Part])
 _STRING = msgspec.json.Decoder(str)
 _FORMAT = msgspec.json.Decoder(_Format)
@@ -92,21 +96,35 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ENVELOPE = 30
 
 
-def read_view(members: RawObject) -> RequestView:
-    """The view of a request's members (`wire.request.Request.members`).
+def read_turns(members: RawObject) -> list[Turn]:
+    """The `messages` of a request's members (`wire.request.Request.members`); none where they
+    can't be read, or where it has its prompt under another name."""
+    try:
+        return _TURNS.decode(members.get("messages", b"[]"))
+    except _UNREADABLE:
+        return []
+
+
+def read_view(members: RawObject, turns: Sequence[Turn] | None = None) -> RequestView:
+    """The view of a request's members.
 
     Never raises: what can't be read is not seen, and is the upstream's to refuse.
+
+    Args:
+        members: of the request.
+        turns: of `read_turns`, where they are at hand already.
     """
-    prompt = _first(members, ("messages", "input", "prompt"))
-    messages = _messages(prompt)
-    spoken = [message for message in messages if message.role == "user"][-_MOST_TURNS:]
+    prompt = _prompt(members)
+    if not turns or len(prompt) > _LONG:
+        turns = _turns(prompt)
+    spoken = [turn for turn in turns if turn.role == "user"]
     text, images = _last_turns(spoken)
     tools = members.get("tools")
     return RequestView(
         text,
         len(prompt),
-        _system(members, messages),
-        max(len(spoken), 1),
+        _system(members, turns),
+        min(len(spoken), _MOST_TURNS) or 1,
         tools is not None and len(memoryview(tools)) > len("[]"),
         _wants_json(members),
         images,
@@ -120,58 +138,58 @@ def cut(text: str) -> str:
     return f"{text[:HEAD]}\n{text[-TAIL:]}"
 
 
-def _first(members: RawObject, names: Sequence[str]) -> memoryview:
-    """The first of the members that is there, not copied: it may be megabytes."""
-    for name in names:
+def _prompt(members: RawObject) -> memoryview:
+    """The prompt under any operation's name, not copied: it may be megabytes."""
+    for name in ("messages", "input", "prompt"):
         if name in members:
             return memoryview(members[name])
     return memoryview(b"")
 
 
-def _messages(prompt: memoryview) -> list[_Message]:
+def _turns(prompt: memoryview) -> list[Turn]:
     """The messages; a bare text is one from the user."""
-    if _begins(prompt, b'"'):
-        return [_Message("user", msgspec.Raw(prompt))]
+    if prompt and prompt[0] == _QUOTE:
+        return [Turn("user", msgspec.Raw(prompt))]
     if len(prompt) > _LONG:
         return _last_messages(bytes(prompt[-_END:]))
     try:
-        return _MESSAGES.decode(prompt)
+        return _TURNS.decode(prompt)
     except _UNREADABLE:
         return []
 
 
-def _last_messages(end: bytes) -> list[_Message]:
+def _last_messages(end: bytes) -> list[Turn]:
     """The messages at the end of many, from a user's on."""
     # The first test is the cheap one.
     if b'"user"' in end and (begun := _USER.search(end)):
         try:
-            return _MESSAGES.decode(b"[" + end[begun.start() :])
+            return _TURNS.decode(b"[" + end[begun.start() :])
         except _UNREADABLE:
             pass
     # Where the last message begins isn't known; its end, without the closing brackets, is.
     text = end[-_PIECE:].rstrip(b' \n]}"')
-    return [_Message("user", msgspec.Raw(b'"%s"' % text))]
+    return [Turn("user", msgspec.Raw(b'"%s"' % text))]
 
 
-def _last_turns(spoken: Sequence[_Message]) -> tuple[str, bool]:
+def _last_turns(spoken: Sequence[Turn]) -> tuple[str, bool]:
     """The text that is to be answered, and whether images are in it."""
     texts: list[str] = []
     characters, images = 0, False
-    for message in reversed(spoken[-_MOST_LOOKED_AT:]):
-        text, seen = _content(message.content)
+    for turn in spoken[: -_MOST_LOOKED_AT - 1 : -1]:
+        text, seen = _content(turn.content)
         images = images or seen
         if text:  # results of tools have none
             texts.append(text)
             characters += len(text)
         if characters >= _SHORT:
             break
-    return cut("\n".join(reversed(texts[:2]))), images
+    return cut("\n".join(texts[1::-1])), images
 
 
 def _content(content: msgspec.Raw) -> tuple[str, bool]:
     """Text of a message's content, which is a string or a list of parts."""
     raw = memoryview(content)
-    if not _begins(raw, b"["):
+    if not raw or raw[0] != _LIST:
         return _string(raw), False
     try:
         parts = _PARTS.decode(raw)
@@ -183,13 +201,9 @@ def _content(content: msgspec.Raw) -> tuple[str, bool]:
     return "\n".join(map(_string, kept)), images
 
 
-def _begins(raw: memoryview, sign: bytes) -> bool:
-    return len(raw) > 0 and raw[0] == sign[0]
-
-
 def _string(raw: memoryview) -> str:
     """A JSON string; of a long one its beginning and its end. Anything else is empty."""
-    if not _begins(raw, b'"'):
+    if not raw or raw[0] != _QUOTE:
         return ""
     if len(raw) > 2 * _PIECE:
         head, tail = bytes(raw[1 : _PIECE + 1]), bytes(raw[-_PIECE - 1 : -1])
@@ -216,14 +230,12 @@ def _decoded(inner: bytes) -> str:
     return inner.decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
 
 
-def _system(members: RawObject, messages: Sequence[_Message]) -> str:
+def _system(members: RawObject, turns: Sequence[Turn]) -> str:
     """The beginning of the system message, under any format's name."""
-    raw = _first(members, ("system", "instructions"))
-    if raw:
-        return _content(msgspec.Raw(raw))[0][:_SYSTEM_HEAD]
-    if messages and messages[0].role in ("system", "developer"):
-        return _content(messages[0].content)[0][:_SYSTEM_HEAD]
-    return ""
+    given = members.get("system") or members.get("instructions")
+    if given is None and turns and turns[0].role in ("system", "developer"):
+        given = turns[0].content
+    return "" if given is None else _content(given)[0][:_SYSTEM_HEAD]
 
 
 def _wants_json(members: RawObject) -> bool:
