@@ -148,19 +148,24 @@ async def test_a_replica_that_returns_500s_is_taken_out(client: Client, gateway:
 def test_dropped_streams_leave_nothing_running(gateway: Gateway, engines: list[VllmEngine]) -> None:
     body = json.dumps({**ENDLESS, "model": "watched"}).encode()
     request = _head(len(body)) + body
+    before = sum(engine.aborted() for engine in engines)
     # some wait, some run, some are not read yet
     dropped = open_and_drop(
         gateway.port, request, DROPPED_A_SECOND, 30, longest=0.2, draw=Random(5)
     )
     ended = time.monotonic()
     eventually(lambda: sum(engine.running() + engine.waiting() for engine in engines) == 0, 30)
+    idle = time.monotonic() - ended
+    eventually(lambda: gateway.metric("gw_pool_replica_outstanding", pool="watched") == 0)
+    read = gateway.metric("gw_requests_total", model="watched")
+    aborted = sum(engine.aborted() for engine in engines) - before
     print(
-        f"{dropped.rate:.0f} streams a second, {dropped.begun} of {dropped.opened} had begun;"
-        f" idle after {time.monotonic() - ended:.1f} s"
+        f"{dropped.rate:.0f} streams a second: of {dropped.opened} the gateway read {read:.0f},"
+        f" engines had {aborted} when they were left, {dropped.begun} had begun;"
+        f" idle after {idle:.1f} s"
     )
     assert dropped.opened > 20 * 30
-    assert dropped.begun > 0
-    eventually(lambda: gateway.metric("gw_pool_replica_outstanding", pool="watched") == 0)
+    assert aborted > 0
 
 
 def _head(length: int) -> bytes:
