@@ -8,23 +8,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 import signal
-import statistics
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from tests.drills.conversations import AT_ONCE, Conversations, Vocabulary
+from tests.drills.dropping import open_and_drop
 from tests.drills.pool_site import (
     PATIENT,
     WATCHFUL,
     Client,
-    Served,
     connected,
-    in_groups,
     name_of,
     pool_config,
 )
@@ -32,22 +31,21 @@ from tests.drills.site import Site
 from tests.engines.vllm_engine import VllmEngine
 from tests.harness.fixtures import StartGateway
 from tests.harness.gateway import TEAM_KEY, Gateway
-from tests.harness.polling import eventually, eventually_async
+from tests.harness.polling import eventually
 from tests.harness.upstream import Call, Upstream
 from tests.servers import RunningServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.pool]
 
 CONVERSATIONS = 30
-TURNS = 6
-SYSTEM_TOKENS = 1000
-TURN_TOKENS = 300
+#: Until the next message: three engines and their callers then take about half of two cores.
+READING_SECONDS = 4.0
+DROPPED_A_SECOND = 500
 ENDLESS = {
     "messages": [{"role": "user", "content": "count the waves"}],
     "max_tokens": 2000,
     "stream": True,
 }
-WORDS = Path(__file__).read_text().split()
 
 
 @pytest.fixture(scope="module")
@@ -113,80 +111,27 @@ async def client(gateway: Gateway) -> AsyncIterator[Client]:
         yield Client(gateway, session)
 
 
-def text(draw: random.Random, words: int) -> str:
-    return " ".join(draw.choices(WORDS, k=words))
-
-
-async def words_a_token(client: Client) -> float:
-    """How many words of ours make a token."""
-    served = await client.ask("alone", [{"role": "user", "content": text(random.Random(1), 200)}])
-    return 200 / int(served.usage["prompt_tokens"])
-
-
-class Comparison:
-    """Conversations with one system prompt, new to all engines, over one pool."""
-
-    def __init__(
-        self, client: Client, engines: list[VllmEngine], pool: str, words: float, seed: int
-    ) -> None:
-        self._client = client
-        self._engines = engines
-        self._pool = pool
-        self._words = words
-        self._seed = seed
-        self._system = text(random.Random(seed), int(SYSTEM_TOKENS * words))
-        self._queries = self._hits = 0.0
-        self._answers: list[Served] = []
-
-    @property
-    def hit_rate(self) -> float:
-        """By the engines' own counters."""
-        return self._hits / self._queries
-
-    @property
-    def ttft(self) -> float:
-        """The mean, in seconds."""
-        return statistics.mean(answer.ttft for answer in self._answers)
-
-    @property
-    def replicas(self) -> int:
-        """How many served it."""
-        return len({answer.replica for answer in self._answers})
-
-    async def hold(self, numbers: range) -> None:
-        """Hold some of the conversations, three at a time."""
-        queries, hits = self._counters()
-        await in_groups(3, [self._converse(random.Random(self._seed + n)) for n in numbers])
-        now = self._counters()
-        self._queries += now[0] - queries
-        self._hits += now[1] - hits
-
-    async def _converse(self, draw: random.Random) -> None:
-        messages = [{"role": "system", "content": self._system}]
-        for _ in range(TURNS):
-            said = text(draw, int(TURN_TOKENS * self._words))
-            messages.append({"role": "user", "content": said})
-            served = await self._client.ask(self._pool, messages)
-            assert served.finished, served
-            messages.append({"role": "assistant", "content": served.text})
-            self._answers.append(served)
-
-    def _counters(self) -> tuple[float, float]:
-        names = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total")
-        queries, hits = (sum(engine.metric(name) for engine in self._engines) for name in names)
-        return queries, hits
-
-
-async def test_prompts_meet_their_cache(client: Client, engines: list[VllmEngine]) -> None:
-    words = await words_a_token(client)
+async def test_prompts_meet_their_cache(
+    client: Client, engines: list[VllmEngine], tiny_model: Path
+) -> None:
+    words = Vocabulary(tiny_model)
     turns, prefix, alone = (
-        Comparison(client, engines, pool, words, seed)
-        for seed, pool in ((1000, "turns"), (2000, "prefix"), (3000, "alone"))
+        Conversations(client, engines, pool, words, seed, reading)
+        for seed, pool, reading in (
+            (1000, "turns", READING_SECONDS),
+            (2000, "prefix", READING_SECONDS),
+            (3000, "alone", 0.0),  # what one engine finds does not depend on the time
+        )
     )
-    for start in range(0, CONVERSATIONS, 6):  # in turns, since the machine has other work as well
-        for each in (turns, prefix, alone):
-            await each.hold(range(start, start + 6))
-    print({each._pool: (each.hit_rate, each.ttft) for each in (turns, prefix, alone)})
+    order = [turns, prefix]
+    for start in range(0, CONVERSATIONS, AT_ONCE):  # in turns: the machine has other work as well
+        group = range(start, start + AT_ONCE)
+        for each in (*order, alone):
+            await each.hold(group)
+        order.reverse()
+    for each in (turns, prefix, alone):
+        print(f"{each.pool}: {each.hit_rate:.1%} found, {each.ttft * 1000:.0f} ms to a first token")
+    print(f"prefix: {1 - prefix.ttft / turns.ttft:.0%} less than by turns")
     assert turns.replicas == 3
     assert prefix.hit_rate > alone.hit_rate - 0.05  # times are printed: they are the machine's too
 
@@ -200,49 +145,27 @@ async def test_a_replica_that_returns_500s_is_taken_out(client: Client, gateway:
     assert gateway.metric("gw_pool_moves_total", pool="faulty", reason="failed") >= 3
 
 
-async def test_dropped_streams_leave_nothing_running(
-    gateway: Gateway, engines: list[VllmEngine]
-) -> None:
-    wanted, seconds = 500, 30
+def test_dropped_streams_leave_nothing_running(gateway: Gateway, engines: list[VllmEngine]) -> None:
     body = json.dumps({**ENDLESS, "model": "watched"}).encode()
-    opened = [0]
-
-    async def drop(draw: random.Random) -> None:
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-            writer.write(_head(len(body)) + body)
-            await writer.drain()
-            opened[0] += 1
-            await asyncio.sleep(draw.uniform(0, 0.2))  # some wait, some run, some are not read yet
-            writer.transport.abort()
-
-    draw = random.Random(5)
-    began = time.monotonic()
-    started, tasks = 0, set[asyncio.Task[None]]()
-    while (now := time.monotonic() - began) < seconds:
-        due = int(now * wanted)
-        for _ in range(started, due):
-            if len(tasks) < 1000:
-                tasks.add(task := asyncio.create_task(drop(draw)))
-                task.add_done_callback(tasks.discard)
-        started = due
-        await asyncio.sleep(0.005)
-    await asyncio.gather(*tasks)
-    ended = time.monotonic()
-
-    async def idle() -> bool:
-        busy = await asyncio.to_thread(
-            lambda: sum(engine.running() + engine.waiting() for engine in engines)
-        )
-        return busy == 0
-
-    await eventually_async(idle, 30)
-    print(
-        f"{opened[0] / seconds:.0f} streams a second; idle after {time.monotonic() - ended:.1f} s"
+    request = _head(len(body)) + body
+    before = sum(engine.aborted() for engine in engines)
+    # some wait, some run, some are not read yet
+    dropped = open_and_drop(
+        gateway.port, request, DROPPED_A_SECOND, 30, longest=0.2, draw=Random(5)
     )
-    assert opened[0] > 20 * seconds
-    outstanding = "gw_pool_replica_outstanding"
-    await asyncio.to_thread(eventually, lambda: gateway.metric(outstanding, pool="watched") == 0)
+    ended = time.monotonic()
+    eventually(lambda: sum(engine.running() + engine.waiting() for engine in engines) == 0, 30)
+    idle = time.monotonic() - ended
+    eventually(lambda: gateway.metric("gw_pool_replica_outstanding", pool="watched") == 0)
+    read = gateway.metric("gw_requests_total", model="watched")
+    aborted = sum(engine.aborted() for engine in engines) - before
+    print(
+        f"{dropped.rate:.0f} streams a second: of {dropped.opened} the gateway read {read:.0f},"
+        f" engines had {aborted} when they were left, {dropped.begun} had begun;"
+        f" idle after {idle:.1f} s"
+    )
+    assert dropped.opened > 20 * 30
+    assert aborted > 0
 
 
 def _head(length: int) -> bytes:

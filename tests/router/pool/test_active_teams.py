@@ -9,7 +9,7 @@ from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.placement import PrefixLoad, Prompt
 from sluice.router.pool.scheduler import Dispatch, PoolRequest, PoolScheduler
 
-MAX_RUNNING, SPARE = 16, 3
+MAX_RUNNING, SPARE = 16, 4
 
 
 def test_a_team_that_is_alone_leads_nobody() -> None:
@@ -85,7 +85,7 @@ def test_a_flood_leaves_room_for_the_others_and_none_where_it_is_alone() -> None
     # at once, though a crowd of the flood came before
     for number in range(1, SPARE + 1):
         assert ask(pool, "small", number, 0.2) == [f"small-{number}"]
-    assert not ask(pool, "small", 4, 0.2)
+    assert not ask(pool, "small", SPARE + 1, 0.2)
 
 
 def test_the_same_without_a_queue() -> None:

@@ -17,7 +17,7 @@ LIMITS = ReplicaLimits(
     prefill_rate=1_000,
     step_tokens=500,
 )
-POLICY = BoundPolicy(ttft_target=8.0, batch_share=0.5, lead=0.1)
+POLICY = BoundPolicy(ttft_target=8.0, fill_share=0.5, lead=0.1)
 
 
 def bound(policy: BoundPolicy | None = POLICY) -> ReplicaBound:
@@ -25,13 +25,13 @@ def bound(policy: BoundPolicy | None = POLICY) -> ReplicaBound:
 
 
 def admits(
-    load: Load, prefill: int = 100, context: int = 100, batch: bool = False, now: float = 0.0
+    load: Load, prefill: int = 100, context: int = 100, fills: bool = False, now: float = 0.0
 ) -> bool:
-    return bound().admits(load, prefill, context, batch, now)
+    return bound().admits(load, prefill, context, fills, now)
 
 
 def test_an_idle_replica_takes_anything() -> None:
-    assert admits(Load("a"), prefill=10**9, context=10**9, batch=True)
+    assert admits(Load("a"), prefill=10**9, context=10**9, fills=True)
 
 
 def test_a_replica_without_weight_takes_nothing() -> None:
@@ -63,10 +63,10 @@ def test_a_replica_gets_its_next_prompt_just_in_time() -> None:
     assert not late.admits(load, 5_000, 100, True, 11.95)
 
 
-def test_batch_leaves_room() -> None:
-    assert admits(Load("a", 400, running=1), batch=True)
-    assert not admits(Load("a", 401, running=1), batch=True)
-    assert not admits(Load("a", running=2), batch=True)
+def test_what_fills_the_slack_leaves_room() -> None:
+    assert admits(Load("a", 400, running=1), fills=True)
+    assert not admits(Load("a", 401, running=1), fills=True)
+    assert not admits(Load("a", running=2), fills=True)
 
 
 def test_a_replica_that_re_enters_has_a_part_of_the_room() -> None:

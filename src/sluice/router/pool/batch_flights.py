@@ -70,8 +70,8 @@ class BatchFlights:
         depths: Mapping[str, int],
         loads: LoadBook,
         capacity: Capacity,
+        fills: bool,
         now: float,
-        over: bool,
     ) -> list[Flight]:
         """Those without which there is room for an interactive request; [] if there never is.
 
@@ -81,8 +81,8 @@ class BatchFlights:
             head: the request whose turn it is.
             depths: leading blocks that each replica has of it.
             loads, capacity: of all replicas.
+            fills: whether it fills the slack itself.
             now: seconds.
-            over: whether its team has had more than its share.
         """
         best: list[Flight] = []
         for replica, flights in self._flights.items():
@@ -94,7 +94,7 @@ class BatchFlights:
                 load.context_tokens -= flight.request.context_tokens
                 load.queued_prefill_tokens -= flight.prefill_tokens
                 gone.append(flight)
-                if bound.admits(load, uncached, head.context_tokens, False, now, over):
+                if bound.admits(load, uncached, head.context_tokens, fills, now):
                     if not best or len(gone) < len(best):
                         best = gone
                     break

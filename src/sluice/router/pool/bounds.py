@@ -63,16 +63,15 @@ class BoundPolicy:
     Attributes:
         ttft_target: seconds to the first token that dispatched requests should see.
         depth: part of the target that the replica's own queue may take.
-        batch_share: part of a replica's room that batch requests may fill.
+        fill_share: part of a replica's room that may be filled by what fills the slack: batch
+            requests, and those of teams above their share.
         lead: seconds before a replica runs dry at which it gets its next prompt.
-        spare: part of a replica's batch that teams above their share leave to the others.
     """
 
     ttft_target: float
     depth: float = 0.125
-    batch_share: float = 0.75
+    fill_share: float = 0.75
     lead: float = 0.01
-    spare: float = 0.1875
 
 
 class ReplicaBound:
@@ -120,9 +119,8 @@ class ReplicaBound:
         load: Load,
         prefill_tokens: int,
         context_tokens: int,
-        batch: bool,
+        fills: bool,
         now: float,
-        over: bool = False,
     ) -> bool:
         """Whether the replica may take one more request.
 
@@ -132,9 +130,8 @@ class ReplicaBound:
             load: what is outstanding there.
             prefill_tokens: of the request that are not cached there.
             context_tokens: prompt and output of the request together.
-            batch: batch requests leave room for interactive ones.
+            fills: it fills the slack, and leaves room for others.
             now: seconds.
-            over: its team has had more than its share.
         """
         if load.weight <= 0:
             return False
@@ -143,19 +140,19 @@ class ReplicaBound:
         limits, policy = self.limits, self._policy
         if policy is None:
             return load.running < limits.max_running + limits.max_queued
-        share = load.weight * (policy.batch_share if batch else 1.0)
-        if load.running >= limits.max_running * share * (1 - policy.spare if over else 1):
+        share = load.weight * (policy.fill_share if fills else 1.0)
+        if load.running >= limits.max_running * share:
             return False
         if load.context_tokens + context_tokens > limits.kv_blocks * limits.block_tokens * share:
             return False
         queued = load.queued_prefill_tokens
-        # in front of an interactive request there is no more of a batch than the step under way
+        # in front of others there is no more of what fills the slack than the step under way
         room = self.room * share
         if queued == 0 or queued + prefill_tokens <= (
-            min(room, limits.step_tokens) if batch else room
+            min(room, limits.step_tokens) if fills else room
         ):
             return True
-        return load.weight >= 1.0 and not batch and self.opens(load) <= now
+        return load.weight >= 1.0 and not fills and self.opens(load) <= now
 
     def first_token(self, now: float, dispatched: float, prefill_tokens: int) -> None:
         """Learn from a first token.

@@ -57,9 +57,8 @@ class Capacity:
         prompt: Prompt,
         depths: Mapping[str, int],
         context_tokens: int,
-        batch: bool,
+        fills: bool,
         now: float,
-        over: bool,
     ) -> list[Load]:
         """The replicas that may take a request now.
 
@@ -68,9 +67,8 @@ class Capacity:
             prompt: of the request.
             depths: leading blocks that each replica has.
             context_tokens: prompt and output of the request together.
-            batch: whether it is a batch request.
+            fills: whether it fills the slack.
             now: seconds.
-            over: whether its team has had more than its share.
         """
         bounds, depth_of = self._bounds, depths.get
         tokens, block_tokens = prompt.tokens, prompt.block_tokens
@@ -81,9 +79,8 @@ class Capacity:
                 load,
                 tokens - depth_of(load.replica, 0) * block_tokens,
                 context_tokens,
-                batch,
+                fills,
                 now,
-                over,
             )
         ]
 

@@ -229,16 +229,18 @@ class FairQueue:
             self._team_drains[key] = Drain(_MEMORY_SECONDS)
         self._team_drains[key].begin(now)
 
-    def over(self, request: QueueRequest, now: float) -> bool:
-        """Whether the team of an interactive request has had more than its share, while others use
-        theirs: it leads another that asked lately by half of what a team may save up.
+    def fills(self, request: QueueRequest, now: float) -> bool:
+        """Whether a request fills what others leave: one of the batch tier, or of a team that has
+        had more than its share while others use theirs, since it leads another that asked lately
+        by half of what a team may save up.
 
         What becomes free goes to those that have had least anyway. But where one team has every
-        sequence of an engine's batch, the next of another waits for the end of a whole answer; so
-        who is over leaves a few free, see `ReplicaBound.admits`.
+        sequence of an engine's batch, the next of another waits for the end of a whole answer, and
+        where it has a replica's queue, for its prompts; so it leaves some of both free, see
+        `ReplicaBound.admits`.
         """
         if request.tier == "batch":
-            return False
+            return True
         return self._active.lead(request.team, now) > 0.5 * self._credit(request)
 
     def next(self, now: float, fits: Callable[[QueueRequest], bool]) -> QueueRequest | None:
@@ -262,9 +264,9 @@ class FairQueue:
                 continue
             request = entry.request
             if not fits(request):
-                if not self.over(request, now):
+                if request.tier == "batch" or not self.fills(request, now):
                     return None
-                entry = lane.first_but(lambda each: self.over(each, now))
+                entry = lane.first_but(lambda each: self.fills(each, now))
                 if entry is None or not fits(entry.request):
                     return None
                 request = entry.request

@@ -142,11 +142,10 @@ class PoolScheduler:
         if not open_to:
             return None
         decision = self._placement.place(prompt, open_to, depths)
-        load, batch = self.loads[decision.replica], request.tier == "batch"
-        bound, context = self._capacity[decision.replica], request.context_tokens
+        load, bound = self.loads[decision.replica], self._capacity[decision.replica]
         queued = self._queued(request, work)
-        over = self.queue.over(queued, now)
-        if not bound.admits(load, decision.uncached_tokens, context, batch, now, over):
+        fills, context = self.queue.fills(queued, now), request.context_tokens
+        if not bound.admits(load, decision.uncached_tokens, context, fills, now):
             return None  # there may be room elsewhere
         self.queue.passes(queued, now)
         self._dispatch(request, queued, decision, now)
@@ -385,25 +384,17 @@ class PoolScheduler:
         crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
         if (crowds and self._over_share()) or self._stands_back(queued.tier):
             return False
-        over = self.queue.over(queued, now)
-        candidates = self._candidates(request, depths, now, over)
+        candidates = self._candidates(request, depths, self.queue.fills(queued, now), now)
         if not candidates:
             return False
         placed.append(self._placement.place(request.prompt, candidates, depths))
         return True
 
     def _candidates(
-        self, request: PoolRequest, depths: Mapping[str, int], now: float, over: bool
+        self, request: PoolRequest, depths: Mapping[str, int], fills: bool, now: float
     ) -> list[Load]:
-        batch = request.tier == "batch"
         return self._capacity.with_room(
-            self.loads,
-            request.prompt,
-            depths,
-            request.context_tokens,
-            batch,
-            now,
-            over,
+            self.loads, request.prompt, depths, request.context_tokens, fills, now
         )
 
     def _reckon(self, replica: str) -> None:
@@ -456,8 +447,8 @@ class PoolScheduler:
         if head is None or head.tier == "batch":
             return []
         request, _ = self._waiting[head.id]
-        depths, over = self.index.match(request.prompt.hashes), self.queue.over(head, now)
-        gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, now, over)
+        depths, fills = self.index.match(request.prompt.hashes), self.queue.fills(head, now)
+        gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, fills, now)
         return [self._take_back(flight, now) for flight in gone]
 
     def _make_room_elsewhere(self, now: float) -> list[Action]:
