@@ -6,7 +6,7 @@ import pytest
 
 from sluice.router.fleet.report import report, within_slo
 from sluice.router.fleet.simulation import EngineName, FleetConfig, Run, simulate
-from sluice.router.fleet.trace import TeamShare
+from sluice.router.fleet.trace import TeamShare, TraceRequest
 from tests.router.fleet.workloads import merged, poisson
 
 REPLICAS = 8
@@ -66,6 +66,45 @@ def test_a_team_that_offers_ten_times_its_share_hurts_itself(
         assert after <= 1.2 * before, team
         assert beside.teams[team].sheds == 0
     assert beside.teams["flood"].sheds > 0.5 * beside.teams["flood"].requests
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "capacity"),
+    [(1_020, 32, 15.0), (300, 100, 18.0), (1_000, 64, 15.9), (100, 32, 61.0)],
+)
+def test_the_same_before_one_engine_that_batches_sixteen(
+    prompt: int, answer: int, capacity: float
+) -> None:
+    """What has begun cannot be taken back there, and nobody else has room meanwhile."""
+    config = FleetConfig(
+        replicas=1,
+        blocks=2_000,
+        engine="vllm",
+        ttft_slo=2.0,
+        max_num_seqs=16,
+        decode_seconds=0.008,
+        prefill_rate=20_000,
+        seed=1,
+    )
+
+    def offered(team: str, rate: float) -> list[TraceRequest]:
+        return poisson(rate, SECONDS, 1, team=team, input_tokens=prompt, output_tokens=answer)
+
+    others = merged(*(offered(team, 0.7 * capacity / 4) for team in "abc"))
+    alone = report(simulate(config, others))
+    beside = report(simulate(config, merged(others, offered("flood", 10 * capacity / 4))))
+    small = report(simulate(config, merged(others, offered("small", 0.1 * capacity))))
+    ratios = []
+    for team in "abc":
+        before, after = alone.teams[team].ttft_p90_s, beside.teams[team].ttft_p90_s
+        assert before is not None
+        assert after is not None
+        ratios.append(after / before)
+        assert beside.teams[team].sheds == 0
+        assert small.teams[team].sheds <= 2  # that another asks for less does not limit them
+    assert sum(ratios) / 3 <= 1.36
+    served = beside.teams["flood"].requests - beside.teams["flood"].sheds
+    assert served > 0.06 * capacity * SECONDS
 
 
 def test_weights_divide_an_overloaded_pool() -> None:

@@ -17,7 +17,7 @@ LIMITS = ReplicaLimits(
     prefill_rate=1_000,
     step_tokens=500,
 )
-POLICY = BoundPolicy(ttft_target=8.0, fill_share=0.5, lead=0.1)
+POLICY = BoundPolicy(ttft_target=8.0, lead=0.1)
 
 
 def bound(policy: BoundPolicy | None = POLICY) -> ReplicaBound:
@@ -25,13 +25,13 @@ def bound(policy: BoundPolicy | None = POLICY) -> ReplicaBound:
 
 
 def admits(
-    load: Load, prefill: int = 100, context: int = 100, fills: bool = False, now: float = 0.0
+    load: Load, prefill: int = 100, context: int = 100, part: float = 1.0, now: float = 0.0
 ) -> bool:
-    return bound().admits(load, prefill, context, fills, now)
+    return bound().admits(load, prefill, context, part, now)
 
 
 def test_an_idle_replica_takes_anything() -> None:
-    assert admits(Load("a"), prefill=10**9, context=10**9, fills=True)
+    assert admits(Load("a"), prefill=10**9, context=10**9, part=0.5)
 
 
 def test_a_replica_without_weight_takes_nothing() -> None:
@@ -58,15 +58,15 @@ def test_a_replica_gets_its_next_prompt_just_in_time() -> None:
     late = bound()
     late.began(10.0)
     assert late.opens(load) == 11.9
-    assert not late.admits(load, 5_000, 100, False, 11.8)
-    assert late.admits(load, 5_000, 100, False, 11.95)
-    assert not late.admits(load, 5_000, 100, True, 11.95)
+    assert not late.admits(load, 5_000, 100, 1.0, 11.8)
+    assert late.admits(load, 5_000, 100, 1.0, 11.95)
+    assert not late.admits(load, 5_000, 100, 0.5, 11.95)
 
 
 def test_what_fills_the_slack_leaves_room() -> None:
-    assert admits(Load("a", 400, running=1), fills=True)
-    assert not admits(Load("a", 401, running=1), fills=True)
-    assert not admits(Load("a", running=2), fills=True)
+    assert admits(Load("a", 150, running=1), part=0.5)
+    assert not admits(Load("a", 151, running=1), part=0.5)
+    assert not admits(Load("a", running=2), part=0.5)
 
 
 def test_a_replica_that_re_enters_has_a_part_of_the_room() -> None:
@@ -76,8 +76,8 @@ def test_a_replica_that_re_enters_has_a_part_of_the_room() -> None:
 
 def test_without_a_policy_only_the_replicas_own_limits_count() -> None:
     free = bound(None)
-    assert free.admits(Load("a", 10**9, running=5), 10**9, 10**9, False, 0.0)
-    assert not free.admits(Load("a", running=6), 1, 1, False, 0.0)
+    assert free.admits(Load("a", 10**9, running=5), 10**9, 10**9, 1.0, 0.0)
+    assert not free.admits(Load("a", running=6), 1, 1, 1.0, 0.0)
 
 
 def test_the_rate_is_learnt() -> None:

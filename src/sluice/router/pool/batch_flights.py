@@ -70,7 +70,7 @@ class BatchFlights:
         depths: Mapping[str, int],
         loads: LoadBook,
         capacity: Capacity,
-        fills: bool,
+        part: float,
         now: float,
     ) -> list[Flight]:
         """Those without which there is room for an interactive request; [] if there never is.
@@ -81,7 +81,7 @@ class BatchFlights:
             head: the request whose turn it is.
             depths: leading blocks that each replica has of it.
             loads, capacity: of all replicas.
-            fills: whether it fills the slack itself.
+            part: of the room that it may fill itself.
             now: seconds.
         """
         best: list[Flight] = []
@@ -94,7 +94,7 @@ class BatchFlights:
                 load.context_tokens -= flight.request.context_tokens
                 load.queued_prefill_tokens -= flight.prefill_tokens
                 gone.append(flight)
-                if bound.admits(load, uncached, head.context_tokens, fills, now):
+                if bound.admits(load, uncached, head.context_tokens, part, now):
                     if not best or len(gone) < len(best):
                         best = gone
                     break

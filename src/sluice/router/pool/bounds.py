@@ -63,14 +63,11 @@ class BoundPolicy:
     Attributes:
         ttft_target: seconds to the first token that dispatched requests should see.
         depth: part of the target that the replica's own queue may take.
-        fill_share: part of a replica's room that may be filled by what fills the slack: batch
-            requests, and those of teams above their share.
         lead: seconds before a replica runs dry at which it gets its next prompt.
     """
 
     ttft_target: float
     depth: float = 0.125
-    fill_share: float = 0.75
     lead: float = 0.01
 
 
@@ -119,7 +116,7 @@ class ReplicaBound:
         load: Load,
         prefill_tokens: int,
         context_tokens: int,
-        fills: bool,
+        part: float,
         now: float,
     ) -> bool:
         """Whether the replica may take one more request.
@@ -130,7 +127,7 @@ class ReplicaBound:
             load: what is outstanding there.
             prefill_tokens: of the request that are not cached there.
             context_tokens: prompt and output of the request together.
-            fills: it fills the slack, and leaves room for others.
+            part: of the room that it may fill; below 1 it leaves the rest to others.
             now: seconds.
         """
         if load.weight <= 0:
@@ -140,19 +137,17 @@ class ReplicaBound:
         limits, policy = self.limits, self._policy
         if policy is None:
             return load.running < limits.max_running + limits.max_queued
-        share = load.weight * (policy.fill_share if fills else 1.0)
+        share = load.weight * part
         if load.running >= limits.max_running * share:
             return False
         if load.context_tokens + context_tokens > limits.kv_blocks * limits.block_tokens * share:
             return False
         queued = load.queued_prefill_tokens
-        # in front of others there is no more of what fills the slack than the step under way
-        room = self.room * share
-        if queued == 0 or queued + prefill_tokens <= (
-            min(room, limits.step_tokens) if fills else room
-        ):
+        if part < 1:  # in front of others is no more of what leaves room than the step under way
+            return queued == 0 or queued + prefill_tokens <= limits.step_tokens * share
+        if queued == 0 or queued + prefill_tokens <= self.room * share:
             return True
-        return load.weight >= 1.0 and not fills and self.opens(load) <= now
+        return load.weight >= 1.0 and self.opens(load) <= now
 
     def first_token(self, now: float, dispatched: float, prefill_tokens: int) -> None:
         """Learn from a first token.

@@ -47,6 +47,11 @@ class Capacity:
         self._rates[load.replica] = rate
 
     @property
+    def sequences(self) -> int:
+        """Requests that the replicas batch together."""
+        return sum(bound.limits.max_running for bound in self._bounds.values())
+
+    @property
     def room(self) -> float:
         """Prefill tokens that may be outstanding at all replicas together."""
         return sum(bound.room for bound in self._bounds.values())
@@ -57,7 +62,7 @@ class Capacity:
         prompt: Prompt,
         depths: Mapping[str, int],
         context_tokens: int,
-        fills: bool,
+        part: float,
         now: float,
     ) -> list[Load]:
         """The replicas that may take a request now.
@@ -67,7 +72,7 @@ class Capacity:
             prompt: of the request.
             depths: leading blocks that each replica has.
             context_tokens: prompt and output of the request together.
-            fills: whether it fills the slack.
+            part: of the room that it may fill.
             now: seconds.
         """
         bounds, depth_of = self._bounds, depths.get
@@ -79,7 +84,7 @@ class Capacity:
                 load,
                 tokens - depth_of(load.replica, 0) * block_tokens,
                 context_tokens,
-                fills,
+                part,
                 now,
             )
         ]

@@ -92,6 +92,11 @@ class QueuePolicy:
         ageing: seconds of waiting that lift a request by one band.
         max_waiting: requests that may wait in all.
         margin: part of the SLO that the expected time may take; the rest is for surprises.
+        fill_part: part of each replica's room that may be filled, at most, by what fills the
+            slack: batch requests, and those of teams above their share.
+        least_part: part that a team above its share may fill, at least.
+        least_share: part of its share of all sequences that such a team may have in any case.
+        spare: so many times of what the teams within their shares use is left to them.
     """
 
     input_weight: float = 1.0
@@ -100,6 +105,10 @@ class QueuePolicy:
     ageing: float = 10.0
     max_waiting: int = 10_000
     margin: float = 0.9
+    fill_part: float = 0.75
+    least_part: float = 0.25
+    least_share: float = 0.25
+    spare: float = 2.0
 
 
 class FairQueue:
@@ -115,7 +124,7 @@ class FairQueue:
             "interactive": Lane(policy.ageing),
             "batch": Lane(policy.ageing),
         }
-        self._active = ActiveTeams(self._lanes["interactive"].counters)
+        self._active = ActiveTeams()
         self._entries: dict[str, Entry] = {}
         self._deadlines: list[tuple[float, Entry]] = []
         self._order = count()
@@ -176,6 +185,7 @@ class FairQueue:
             What became of it.
         """
         lane = self._lanes[request.tier]
+        self._asks(request, now)
         before = lane.ahead(request)
         if request.tier == "batch":
             before += sum(band.work for band in self._lanes["interactive"].bands)
@@ -199,7 +209,7 @@ class FairQueue:
     def passes(self, request: QueueRequest, now: float) -> None:
         """A request goes by while nobody waits; its team is charged as if it had left the queue."""
         lane = self._lanes[request.tier]
-        self._served.look(now)
+        self._served.look(now, held_back=self._active.crowded or not self._entries)
         lane.pass_by(request.team, self._credit(request))
         self._asks(request, now)
         self._charge(request, request.input_tokens, 0)
@@ -221,7 +231,6 @@ class FairQueue:
         entry = Entry(request, now, order, BANDS[request.priority])
         lane.lift(request.team, self._credit(request))
         lane.push(entry)
-        self._asks(request, now)
         self._entries[request.id] = entry
         self._drain.begin(now)
         key = (request.team, request.tier)
@@ -229,19 +238,35 @@ class FairQueue:
             self._team_drains[key] = Drain(_MEMORY_SECONDS)
         self._team_drains[key].begin(now)
 
-    def fills(self, request: QueueRequest, now: float) -> bool:
-        """Whether a request fills what others leave: one of the batch tier, or of a team that has
-        had more than its share while others use theirs, since it leads another that asked lately
-        by half of what a team may save up.
+    def part(self, request: QueueRequest, running: float, now: float) -> float:
+        """The part of a replica's room that a request may fill: 1, or less if it fills what others
+        leave, as one of the batch tier does, or of a team that asks for more than its share of
+        what all ask too much of.
 
         What becomes free goes to those that have had least anyway. But where one team has every
         sequence of an engine's batch, the next of another waits for the end of a whole answer, and
-        where it has a replica's queue, for its prompts; so it leaves some of both free, see
-        `ReplicaBound.admits`.
+        where it has a replica's queue, for its prompts. So it leaves them twice the room that they
+        use, in which what comes by chance at once finds a place, see `ReplicaBound.admits`, but
+        for a quarter of its own share, which it has at any time.
+
+        Args:
+            request: the request.
+            running: part of the pool's sequences that its team has.
+            now: seconds.
         """
+        policy, team = self._policy, request.team
         if request.tier == "batch":
-            return True
-        return self._active.lead(request.team, now) > 0.5 * self._credit(request)
+            return policy.fill_part
+        most = self._most
+        if not self._active.over(team, most, now):
+            return 1.0
+        if running < policy.least_share * self._active.share(team):
+            return policy.fill_part
+        left = 1 - policy.spare * self._active.within() / most
+        return max(left, policy.least_part)
+
+    def _over(self, request: QueueRequest, now: float) -> bool:
+        return request.tier == "interactive" and self._active.over(request.team, self._most, now)
 
     def next(self, now: float, fits: Callable[[QueueRequest], bool]) -> QueueRequest | None:
         """The next request, if there is room for it.
@@ -264,13 +289,13 @@ class FairQueue:
                 continue
             request = entry.request
             if not fits(request):
-                if request.tier == "batch" or not self.fills(request, now):
+                if not self._over(request, now):
                     return None
-                entry = lane.first_but(lambda each: self.fills(each, now))
+                entry = lane.first_but(lambda each: self._over(each, now))
                 if entry is None or not fits(entry.request):
                     return None
                 request = entry.request
-            self._served.look(now)
+            self._served.look(now, held_back=self._active.crowded or not self._entries)
             self._charge(request, request.input_tokens, 0)
             self._take(entry)
             work, rate = request.work_tokens, self._pool_rate
@@ -330,15 +355,22 @@ class FairQueue:
 
     def _credit(self, request: QueueRequest) -> float:
         """What its team may save up, in weighted tokens for its weight."""
-        most = self._pool_rate if self._served.value is None else self._served.value
-        return self._policy.credit * most / request.weight
+        return self._policy.credit * self._most / request.weight
+
+    @property
+    def _most(self) -> float:
+        """Weighted tokens a second that the pool has served at most of late."""
+        return self._pool_rate if self._served.value is None else self._served.value
 
     def _asks(self, request: QueueRequest, now: float) -> None:
         if request.tier == "interactive":
-            self._active.asks(request.team, now)
+            tokens = self._policy.input_weight * request.input_tokens
+            self._active.asks(request.team, request.weight, tokens, now)
 
     def _charge(self, request: QueueRequest, input_tokens: int, output_tokens: int) -> None:
         policy = self._policy
         service = policy.input_weight * input_tokens + policy.output_weight * output_tokens
         self._served.add(service)
+        if output_tokens and request.tier == "interactive":
+            self._active.generated(request.team, policy.output_weight * output_tokens)
         self._lanes[request.tier].charge(request.team, service / request.weight)

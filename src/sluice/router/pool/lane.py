@@ -158,17 +158,15 @@ class Lane:
                 return line.entries[0]
         return None
 
-    def first_but(self, fills: Callable[[QueueRequest], bool]) -> Entry | None:
-        """Whose turn it would be in the first band, but for the teams that are over their shares;
-        it takes a look at all."""
-        band = next((band for band in self.bands if band.lines), None)
-        if band is None:
-            return None
-        for team in sorted(band.lines, key=self.counters.__getitem__):
-            line = band.lines[team]
-            self._clean(line, band)
-            if not fills(line.entries[0].request):
-                return line.entries[0]
+    def first_but(self, over: Callable[[QueueRequest], bool]) -> Entry | None:
+        """Whose turn it would be but for the teams that are over their shares; it takes a look at
+        all."""
+        for band in self.bands:
+            for team in sorted(band.lines, key=self.counters.__getitem__):
+                line = band.lines[team]
+                self._clean(line, band)
+                if not over(line.entries[0].request):
+                    return line.entries[0]
         return None
 
     def _clean(self, line: _Line, band: _Band) -> None:

@@ -80,13 +80,20 @@ class PeakRate:
         """So much more since the last `look`."""
         self._amount += amount
 
-    def look(self, now: float) -> None:
-        """What came since a second ago or longer counts now."""
+    def look(self, now: float, held_back: bool = False) -> None:
+        """What came since a second ago or longer counts now.
+
+        Args:
+            now: seconds.
+            held_back: there might have been more, so that the most is not forgotten.
+        """
         if self._since is None:
             self._since = now
         elapsed = now - self._since
         if elapsed < 1.0:
             return
-        before = (self.value or 0.0) * exp(-elapsed / self._memory)
+        before = self.value or 0.0
+        if not held_back:
+            before *= exp(-elapsed / self._memory)
         self.value = max(self._amount / elapsed, before)
         self._amount, self._since = 0.0, now

@@ -60,6 +60,7 @@ class PoolScheduler:
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, Flight] = {}
+        self._running: dict[str, int] = {}  # of each team, interactive ones
         self._batch = BatchFlights()
         self._changed: set[str] = set()  # replicas of which the others have not heard the last
         self._placed: list[tuple[str, tuple[int, ...]]] = []  # blocks that went to replicas
@@ -92,7 +93,7 @@ class PoolScheduler:
         self._batch.leave(replica)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
-            del self._flights[key]
+            self._count(self._flights.pop(key), -1)
         self.queue.expect(self._capacity.rate)
 
     def weigh(self, replica: str, weight: float) -> None:
@@ -144,8 +145,8 @@ class PoolScheduler:
         decision = self._placement.place(prompt, open_to, depths)
         load, bound = self.loads[decision.replica], self._capacity[decision.replica]
         queued = self._queued(request, work)
-        fills, context = self.queue.fills(queued, now), request.context_tokens
-        if not bound.admits(load, decision.uncached_tokens, context, fills, now):
+        part, context = self._part(queued, now), request.context_tokens
+        if not bound.admits(load, decision.uncached_tokens, context, part, now):
             return None  # there may be room elsewhere
         self.queue.passes(queued, now)
         self._dispatch(request, queued, decision, now)
@@ -279,6 +280,7 @@ class PoolScheduler:
             return
         replica = flight.decision.replica
         self._batch.remove(flight)
+        self._count(flight, -1)
         self.loads.ended(replica, flight.prefill_tokens, flight.request.context_tokens)
         self._changed.add(replica)
         if not (flight.started or computed):
@@ -384,18 +386,23 @@ class PoolScheduler:
         crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
         if (crowds and self._over_share()) or self._stands_back(queued.tier):
             return False
-        candidates = self._candidates(request, depths, self.queue.fills(queued, now), now)
+        candidates = self._candidates(request, depths, self._part(queued, now), now)
         if not candidates:
             return False
         placed.append(self._placement.place(request.prompt, candidates, depths))
         return True
 
     def _candidates(
-        self, request: PoolRequest, depths: Mapping[str, int], fills: bool, now: float
+        self, request: PoolRequest, depths: Mapping[str, int], part: float, now: float
     ) -> list[Load]:
         return self._capacity.with_room(
-            self.loads, request.prompt, depths, request.context_tokens, fills, now
+            self.loads, request.prompt, depths, request.context_tokens, part, now
         )
+
+    def _part(self, queued: QueueRequest, now: float) -> float:
+        """The part of a replica's room that a request may fill."""
+        running = self._running.get(queued.team, 0) * (1 + len(self.loads.peers))
+        return self.queue.part(queued, running / max(1, self._capacity.sequences), now)
 
     def _reckon(self, replica: str) -> None:
         self._capacity.reckon(self.loads[replica])
@@ -424,11 +431,20 @@ class PoolScheduler:
         if self.loads[replica].queued_prefill_tokens == 0:
             self._capacity[replica].began(now)
         self._batch.add(flight)
+        self._count(flight, 1)
         self.loads.dispatched(replica, decision.uncached_tokens, request.context_tokens)
         self._changed.add(replica)
         if hashes:
             self._insert(replica, hashes)
             self._placed.append((replica, hashes))
+
+    def _count(self, flight: Flight, change: int) -> None:
+        """Its team has one more interactive request at the replicas, or one less."""
+        if flight.request.tier == "interactive":
+            team = flight.request.team
+            self._running[team] = left = self._running.get(team, 0) + change
+            if not left:
+                del self._running[team]
 
     def _started(self, flight: Flight) -> None:
         """Its prompt is computed."""
@@ -447,8 +463,8 @@ class PoolScheduler:
         if head is None or head.tier == "batch":
             return []
         request, _ = self._waiting[head.id]
-        depths, fills = self.index.match(request.prompt.hashes), self.queue.fills(head, now)
-        gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, fills, now)
+        depths, part = self.index.match(request.prompt.hashes), self._part(head, now)
+        gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, part, now)
         return [self._take_back(flight, now) for flight in gone]
 
     def _make_room_elsewhere(self, now: float) -> list[Action]:
