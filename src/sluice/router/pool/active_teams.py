@@ -11,13 +11,13 @@ import msgspec
 ACTIVE_SECONDS = 10.0
 
 #: Time constant in seconds with which it is forgotten what a team has asked for.
-_MEMORY_SECONDS = 15.0
+_MEMORY_SECONDS = 3.0
 
 #: A team that asks for so many times its share asks for too much: what comes by chance varies.
-_TOO_MUCH = 1.25
+_TOO_MUCH = 1.5
 
 #: Seconds after the first request before which nothing is concluded.
-_FIRST_SECONDS = 3.0
+_FIRST_SECONDS = 1.5
 
 #: Seconds after which it is looked again.
 _LOOK_SECONDS = 0.05
