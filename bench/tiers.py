@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -30,6 +31,19 @@ from bench.sluice import State, installation
 _ITEM_TOKENS = 64
 _ANSWER_TOKENS = 16
 _JOB_ITEMS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """How long one took; seconds.
+
+    Attributes:
+        first: to its first token.
+        queued: of which in the gateway's queue.
+    """
+
+    first: float
+    queued: float
 
 
 def main() -> None:
@@ -56,8 +70,8 @@ def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -
     site = _Site(f"http://127.0.0.1:{port}", env["BENCH_KEY"], args)
     # elsewhere in a deployment: here it must not take the engine's processor time
     worker = ["nice", "-n", "15", program, "batch", "run", "--config", str(config)]
-    alone: list[float] = []
-    together: list[float] = []
+    alone: list[_Answer] = []
+    together: list[_Answer] = []
     items = {"batch": 0, "both": 0}
     most = 0.0
     with running("gateway", command, logs, None, env) as gateway:
@@ -108,8 +122,8 @@ class _Site:
         assert isinstance(counts, dict)
         return int(counts["completed"])
 
-    def interact(self) -> list[float]:
-        """Ask for a turn, whatever becomes of the answers; times to the first token, seconds."""
+    def interact(self) -> list[_Answer]:
+        """Ask for a turn, whatever becomes of the answers."""
         return asyncio.run(self._interact())
 
     def saturate(self, clients: int) -> float:
@@ -130,10 +144,10 @@ class _Site:
             await asyncio.gather(*(client(session) for _ in range(clients)))
         return answered / self._seconds
 
-    async def _interact(self) -> list[float]:
+    async def _interact(self) -> list[_Answer]:
         headers = {"authorization": f"Bearer {self._key}"}
         async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[float]] = []
+            tasks: list[asyncio.Task[_Answer]] = []
             end = time.monotonic() + self._seconds
             while time.monotonic() < end:
                 tasks.append(group.create_task(self._ask(session, self._prompt())))
@@ -143,7 +157,7 @@ class _Site:
     def _prompt(self) -> str:
         return " ".join(self._draw.choices(WORDS, k=self._words))
 
-    async def _ask(self, session: aiohttp.ClientSession, prompt: str) -> float:
+    async def _ask(self, session: aiohttp.ClientSession, prompt: str) -> _Answer:
         body = _body(prompt, _ANSWER_TOKENS)
         began = time.perf_counter()
         first = 0.0
@@ -153,7 +167,7 @@ class _Site:
             async for line in response.content:
                 if not first and b'"content":"' in line and b'"content":""' not in line:
                     first = time.perf_counter() - began
-        return first
+            return _Answer(first, int(response.headers.get("x-queue-ms", "0")) / 1000)
 
 
 @contextmanager
@@ -169,10 +183,15 @@ def _worker(site: _Site, command: list[str], logs: Path, env: dict[str, str]) ->
         yield worker
 
 
-def _times(seconds: list[float]) -> str:
-    cuts = statistics.quantiles(seconds, n=10)
-    middle, late = statistics.median(seconds) * 1000, cuts[-1] * 1000
-    return f"p50 {middle:.0f} ms, p90 {late:.0f} ms to the first token, {len(seconds)} requests"
+def _times(answers: list[_Answer]) -> str:
+    first = _cuts([each.first for each in answers])
+    queued = _cuts([each.queued for each in answers])
+    return f"{first} to the first token, of which {queued} in the queue, {len(answers)} requests"
+
+
+def _cuts(seconds: list[float]) -> str:
+    middle, late = statistics.median(seconds) * 1000, statistics.quantiles(seconds, n=10)[-1] * 1000
+    return f"p50 {middle:.0f} ms, p90 {late:.0f} ms"
 
 
 def _line(number: int) -> bytes:

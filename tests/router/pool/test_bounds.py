@@ -89,6 +89,13 @@ def test_the_rate_is_learnt() -> None:
     assert 2_800 < learning.prefill_rate < 3_000
 
 
+def test_prompts_that_are_short_beside_a_step_say_nothing_of_the_rate() -> None:
+    learning = bound()
+    for now in range(1, 100):
+        learning.first_token(float(now), now - 0.5, 20)
+    assert learning.prefill_rate == LIMITS.prefill_rate
+
+
 def test_first_tokens_that_come_together_count_once() -> None:
     learning = bound()
     for now in range(1, 100):

@@ -32,6 +32,10 @@ from sluice.router.pool.rate import FadingRate
 #: Time constant in seconds with which old observations of the rate fade.
 _MEMORY_SECONDS = 30.0
 
+#: A prompt of less than this part of a step takes a step's time, whatever its length: it says
+#: nothing of the rate.
+_TELLING = 1 / 16
+
 _DECREASE, _INCREASE, _LEAST = 0.9, 0.01, 0.1
 
 
@@ -160,8 +164,9 @@ class ReplicaBound:
         busy = max(0.0, now - max(dispatched, self._last_first_token))
         self._last_first_token = max(now, self._last_first_token)
         self.began(now)
-        self._rate.add(prefill_tokens, busy)
-        self.prefill_rate = self._rate.value
+        if prefill_tokens >= _TELLING * self.limits.step_tokens:
+            self._rate.add(prefill_tokens, busy)
+            self.prefill_rate = self._rate.value
         if self._policy is None:
             return
         # A prompt that takes longer than the target by itself says nothing of the queue.
