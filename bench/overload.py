@@ -3,10 +3,11 @@
 What it does within its objective when three times as much is asked of it, and what three teams that
 stay below their quarters feel of a fourth that asks for ten times its own. Capacity is what clients
 get within the objective, twice as many as the engines batch. Answers are of different lengths, as
-people's are: of one length, all that began together would end together for ever. Prompts are as
-long as the median of the conversations that Azure published in 2023, 1,020 tokens. Where capacity
-is measured, who is refused comes again when the refusal says so: clients that came at once would
-take the engine's processor for refusals. What is offered beyond it is offered whatever was refused.
+people's are: of one length, all that began together would end together for ever. So are prompts,
+see `bench.prompts`. The teams ask for the same lengths at the same times without the flood and
+beside it. Where capacity is measured, who is refused comes again when the refusal says so: clients
+that came at once would take the engine's processor for refusals. What is offered beyond it is
+offered whatever was refused.
 """
 
 import argparse
@@ -23,10 +24,10 @@ import aiohttp
 
 from bench.batch import running
 from bench.machine import free_port
+from bench.prompts import Prompts
 from bench.sluice import State, installation, make_team_key
 
 _ANSWER_TOKENS = (16, 48)
-WORDS = ("river", "stone", "cloud", "green", "window", "paper", "night", "market", "seven")
 _TEAMS = ("a", "b", "c", "flood")
 
 
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="what it serves")
     parser.add_argument("--max-running", type=int, default=16, help="sequences that it batches")
     parser.add_argument("--objective", type=float, default=2.0, help="seconds to the first token")
-    parser.add_argument("--prompt-words", type=int, default=366, help="of a prompt")
+    parser.add_argument("--longest", type=int, default=1_900, help="tokens of a prompt, at most")
     parser.add_argument("--part", type=float, default=0.7, help="of its share that a team asks for")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
     args = parser.parse_args()
@@ -79,9 +80,8 @@ def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -
 async def _parts(url: str, keys: Sequence[str], args: argparse.Namespace) -> None:
     seconds, objective = args.seconds, args.objective
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        *others, flood = (
-            _Team(session, url, key, seed, args.prompt_words) for seed, key in enumerate(keys)
-        )
+        prompts = Prompts(args.longest)
+        *others, flood = (_Team(session, url, key, seed, prompts) for seed, key in enumerate(keys))
         clients = 2 * args.max_running * len(args.vllm)
         await flood.closed(clients, seconds / 4)  # what is made once is made, and rates are learnt
         alone = await flood.closed(clients, seconds)
@@ -106,44 +106,44 @@ class _Team:
     """A caller of the gateway."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, key: str, seed: int, words: int
+        self, session: aiohttp.ClientSession, url: str, key: str, seed: int, prompts: Prompts
     ) -> None:
         self._session = session
         self._url = f"{url}/v1/chat/completions"
         self._headers = {"authorization": f"Bearer {key}"}
-        self._draw = Random(seed)
-        self._words = words
+        self._seed = seed
+        self._prompts = prompts
 
     async def closed(self, clients: int, seconds: float) -> list[Answer]:
         """So many clients ask again as soon as they have been answered, or may come again."""
         until = time.monotonic() + seconds
         answers: list[Answer] = []
+        draw = Random(self._seed)
 
         async def client() -> None:
             while time.monotonic() < until:
-                answers.append(answer := await self._ask())
+                answers.append(answer := await self._ask(draw))
                 await asyncio.sleep(answer.again)
 
         await asyncio.gather(*(client() for _ in range(clients)))
         return answers
 
     async def open(self, rate: float, seconds: float) -> list[Answer]:
-        """So many requests a second, whatever becomes of them."""
-        end = time.monotonic() + seconds
+        """So many requests a second, whatever becomes of them; the same ones each time."""
+        end, draw = time.monotonic() + seconds, Random(self._seed)
         async with asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[Answer]] = []
             due = time.monotonic()
-            while (due := due + self._draw.expovariate(rate)) < end:
+            while (due := due + draw.expovariate(rate)) < end:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                tasks.append(group.create_task(self._ask()))
+                tasks.append(group.create_task(self._ask(draw)))
         return [task.result() for task in tasks]
 
-    async def _ask(self) -> Answer:
-        prompt = " ".join(self._draw.choices(WORDS, k=self._words))
+    async def _ask(self, draw: Random) -> Answer:
         body = {
             "model": "bench",
-            "messages": [{"role": "user", "content": prompt}],
-            "max_tokens": self._draw.randint(*_ANSWER_TOKENS),
+            "messages": [{"role": "user", "content": self._prompts.draw(draw)}],
+            "max_tokens": draw.randint(*_ANSWER_TOKENS),
             "ignore_eos": True,
             "stream": True,
         }

@@ -5,8 +5,9 @@ saturating batch alone, and with both. Start it with `--scheduling-policy priori
 compared is the time to the first token, and the batch's items against those that interactive
 requests leave it, by the time that they take of an engine that has nothing else to do.
 
-People's prompts are of some length (the median of the conversations that Azure published in 2023 is
-1,020 tokens): their first token takes more than a step of decoding.
+Prompts are as long as people's are, see `bench.prompts`. The requests of a turn alone and those of
+the turn beside the batch come at the same times and are of the same lengths: which of them come
+upon each other is a matter of chance, and makes more difference than a batch does.
 """
 
 import argparse
@@ -24,8 +25,8 @@ import aiohttp
 
 from bench.batch import call, running
 from bench.machine import free_port
-from bench.overload import WORDS
 from bench.process import Server
+from bench.prompts import Prompts
 from bench.sluice import State, installation
 
 _ITEM_TOKENS = 64
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="what it serves")
     parser.add_argument("--max-running", type=int, default=16, help="sequences that it batches")
     parser.add_argument("--rate", type=float, default=2.0, help="interactive requests a second")
-    parser.add_argument("--words", type=int, default=366, help="of an interactive prompt")
+    parser.add_argument("--longest", type=int, default=1_900, help="tokens of a prompt, at most")
     parser.add_argument("--seconds", type=float, default=20.0, help="of a turn")
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
@@ -77,15 +78,15 @@ def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -
     with running("gateway", command, logs, None, env) as gateway:
         gateway.wait_until_answering(f"{site.url}/health/live")
         site.submit()
-        for _ in range(args.turns):
-            alone += site.interact()
+        for turn in range(args.turns):
+            alone += site.interact(turn)
             most += site.saturate(args.max_running) / args.turns
             with _worker(site, worker, logs, env):
                 before = site.completed()
                 time.sleep(args.seconds)
                 items["batch"] += site.completed() - before
                 before = site.completed()
-                together += site.interact()
+                together += site.interact(turn)
                 items["both"] += site.completed() - before
     seconds = args.turns * args.seconds
     asked = len(together) / seconds
@@ -107,8 +108,7 @@ class _Site:
         self._key = key
         self._rate: float = args.rate
         self._seconds: float = args.seconds
-        self._words: int = args.words
-        self._draw = Random(1)
+        self._prompts = Prompts(args.longest)
         self._job = ""
 
     def submit(self) -> None:
@@ -122,9 +122,9 @@ class _Site:
         assert isinstance(counts, dict)
         return int(counts["completed"])
 
-    def interact(self) -> list[_Answer]:
-        """Ask for a turn, whatever becomes of the answers."""
-        return asyncio.run(self._interact())
+    def interact(self, turn: int) -> list[_Answer]:
+        """Ask for a turn, whatever becomes of the answers; turns of the same number are alike."""
+        return asyncio.run(self._interact(Random(turn)))
 
     def saturate(self, clients: int) -> float:
         """Answers a second where so many clients ask again and again."""
@@ -132,30 +132,28 @@ class _Site:
 
     async def _saturate(self, clients: int) -> float:
         headers = {"authorization": f"Bearer {self._key}"}
-        until, answered = time.monotonic() + self._seconds, 0
+        until, answered, draw = time.monotonic() + self._seconds, 0, Random(0)
 
         async def client(session: aiohttp.ClientSession) -> None:
             nonlocal answered
             while time.monotonic() < until:
-                await self._ask(session, self._prompt())
+                await self._ask(session, self._prompts.draw(draw))
                 answered += 1
 
         async with aiohttp.ClientSession(headers=headers) as session:
             await asyncio.gather(*(client(session) for _ in range(clients)))
         return answered / self._seconds
 
-    async def _interact(self) -> list[_Answer]:
+    async def _interact(self, draw: Random) -> list[_Answer]:
         headers = {"authorization": f"Bearer {self._key}"}
         async with aiohttp.ClientSession(headers=headers) as session, asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[_Answer]] = []
-            end = time.monotonic() + self._seconds
-            while time.monotonic() < end:
-                tasks.append(group.create_task(self._ask(session, self._prompt())))
-                await asyncio.sleep(self._draw.expovariate(self._rate))
+            due = time.monotonic()
+            end = due + self._seconds
+            while (due := due + draw.expovariate(self._rate)) < end:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                tasks.append(group.create_task(self._ask(session, self._prompts.draw(draw))))
         return [task.result() for task in tasks]
-
-    def _prompt(self) -> str:
-        return " ".join(self._draw.choices(WORDS, k=self._words))
 
     async def _ask(self, session: aiohttp.ClientSession, prompt: str) -> _Answer:
         body = _body(prompt, _ANSWER_TOKENS)
