@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 import structlog
@@ -59,9 +60,9 @@ from sluice.gateway.relay import (
 )
 from sluice.gateway.tenancy.limits import Policy, less_urgent
 from sluice.router.auto.alias import Alias
-from sluice.router.auto.gathering import Gathering
 from sluice.router.auto.router import AutoAsk, AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
+from sluice.router.gathering import Gathering
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused
 from sluice.router.shadows import Shadows
@@ -107,7 +108,7 @@ class Pipeline:
         self._keys = keys
         self._router = router
         self._auto = auto
-        self._gathering = Gathering(auto.route)
+        self._gathering = Gathering()
         self._dispatcher = dispatcher
         self._shadows = shadows
         self._meter = meter
@@ -251,7 +252,7 @@ class Pipeline:
             may_use=policy.allows_model,
             rights=policy.models,
         )
-        route, exchange.choice = await self._gathering.route(alias, ask)
+        route, exchange.choice = await self._gathering.do(partial(self._auto.route, alias, ask))
         return route
 
     async def _admit(

@@ -16,7 +16,10 @@ from sluice.backends.base import (
     PoolFailed,
     UpstreamResponse,
 )
+from sluice.router.pool.config import PoolConfig
+from sluice.router.pool.description import described
 from sluice.router.pool.membership import Event
+from sluice.router.pool.placement import Prompt
 from tests.router.pool.live_fakes import DONE, LOST, Harness, piece, settle
 
 LONG = "word " * 1000  # 5,000 bytes: nine blocks
@@ -45,6 +48,20 @@ async def test_who_leaves_is_forgotten(stream: bool) -> None:
     assert pool.outstanding() == 1
     await settle([asking])
     assert pool.outstanding() == 0
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+async def test_who_leaves_while_a_replica_is_chosen_is_forgotten(turns: int) -> None:
+    pool = Harness("a")
+    asking = [asyncio.create_task(pool.ask()) for _ in range(3)]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert pool.outstanding() == (0 if turns == 1 else 3)
+    asking[0].cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    assert asking[0].cancelled()
+    assert pool.outstanding() == 0
+    assert len(pool["a"].requests) == 2
 
 
 async def test_a_dropped_stream_is_closed_at_its_replica() -> None:
@@ -331,10 +348,12 @@ async def test_a_drained_replica_finishes_and_can_come_back() -> None:
 
 
 async def test_a_team_has_its_class_and_may_ask_for_less() -> None:
-    pool = Harness("a", team_priorities={"vip": "high"})
+    pool = Harness("a")
+    config = PoolConfig("p", ("http://a",), team_priorities={"vip": "high"})
     asked = [("vip", "high"), ("vip", "low"), ("other", "high"), ("other", "low")]
+    prompt = Prompt(1, (), 1)
     classes = [
-        pool.pool._priority(pool.request(team_id=team, priority=priority))
+        described(pool.request(team_id=team, priority=priority), config, "1", prompt, 1).priority
         for team, priority in asked
     ]
     assert classes == ["high", "low", "normal", "low"]

@@ -8,5 +8,4 @@ standings      what a conversation had until now
 decision       from a score to models in order (pure)
 alias          what a name stands for, and what was decided of requests alike
 router         the stage of the request's path that does all this
-gathering      those that come together are routed in a row
 """

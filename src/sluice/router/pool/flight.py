@@ -32,6 +32,7 @@ class Flight(msgspec.Struct, eq=False):
         decision: where it is; None while it waits.
         dispatched: when it went there.
         heard: when its replica last sent something of an answer.
+        told: the decision that was told to those who want to know where it goes.
         answered: the replica has begun to answer, so that it can't go elsewhere any more.
         stalled: its answer has stood still for longer than it may.
         failed_at: the replicas that have failed it.
@@ -47,6 +48,7 @@ class Flight(msgspec.Struct, eq=False):
     decision: Decision | None = None
     dispatched: float = 0.0
     heard: float = 0.0
+    told: Decision | None = None
     answered: bool = False
     stalled: bool = False
     failed_at: tuple[str, ...] = ()

@@ -13,9 +13,11 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from random import Random
+from typing import Any
 
 from sluice.backends.base import (
     Backend,
@@ -33,22 +35,24 @@ from sluice.backends.base import (
 from sluice.backends.replicas import Announcement
 from sluice.backends.vllm import VLLM_DIALECT, VLLM_PRIORITY_DIALECT, VLLMBackend, VLLMConfig
 from sluice.backends.vllm import VLLMInspector as Inspector
+from sluice.router.gathering import Gathering
 from sluice.router.pool.blocks import BLOCK_BYTES
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.clock import shared_clock
 from sluice.router.pool.config import PoolConfig
+from sluice.router.pool.description import described
 from sluice.router.pool.engine_caches import EngineCaches, FinishedPrompt
-from sluice.router.pool.fair_queue import Priority, Shed
+from sluice.router.pool.fair_queue import Shed
 from sluice.router.pool.flight import Flight, overloaded
 from sluice.router.pool.live_response import PooledResponse, ReportedUsage, until_token
 from sluice.router.pool.membership import Event, Member, joined
 from sluice.router.pool.observer import MoveReason, PoolObserver
 from sluice.router.pool.output_lengths import OutputLengths
-from sluice.router.pool.placement import POLICIES, Decision, Prompt
+from sluice.router.pool.placement import POLICIES, Decision
 from sluice.router.pool.prompt_text import PromptReader
 from sluice.router.pool.replica_limits import limits_of
 from sluice.router.pool.roster import Replica, Roster, static_name
-from sluice.router.pool.scheduler import Dispatch, PoolRequest, PoolScheduler, Yield
+from sluice.router.pool.scheduler import Dispatch, PoolScheduler, Yield
 from sluice.router.pool.snapshot import PoolSnapshot, take_snapshot
 
 #: How often a request goes to another replica because one failed it.
@@ -56,12 +60,6 @@ MAX_MOVES = 2
 
 #: How long it takes until the other gateways know what this one did.
 HINT_SECONDS = 0.06
-
-#: Of the time to the first token, the part that queue and prefill may take; the rest is for the
-#: network, the engine's front end and surprises.
-_POOL_SHARE = 0.9
-
-_BANDS: tuple[Priority, ...] = ("high", "normal", "low")
 
 Connect = Callable[[str], tuple[Backend, Inspector]]
 
@@ -113,6 +111,7 @@ class PoolBackend:
         )
         self.roster = Roster(self.scheduler, config.membership, self._limits, self._changed)
         self.caches = EngineCaches(self.scheduler) if config.kv_events else None
+        self._gathering = Gathering()
         self._reader = PromptReader(config.name.encode()[:64], 1 / config.bytes_per_token)
         self._lengths = OutputLengths()
         self._tells_cached = False
@@ -127,15 +126,38 @@ class PoolBackend:
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         """Have a replica answer. See `Backend.send`."""
+        request_id = str(next(self._numbers))
+        begin = partial(self._begin, request, request_id, asyncio.current_task())
+        try:
+            flight, tagged = await self._gathering.do(begin)
+            return await self._serve(flight, tagged)
+        except BaseException:
+            begun = self._flights.get(request_id)
+            if begun is not None:
+                self._forget(begun)
+                self.scheduler.cancel(request_id, self.clock())
+                self.act(self.clock())
+            raise
+
+    def _begin(
+        self, request: UpstreamRequest, request_id: str, task: asyncio.Task[Any] | None
+    ) -> tuple[Flight, UpstreamRequest]:
+        """Find a request a replica, or let it wait for one; gives it as it is to be sent.
+
+        Raises:
+            Overloaded: it would come too late.
+        """
         now = self.clock()
         prompt, size = self._reader.read(request.body)
-        wanted = self._described(request, prompt)
-        flight = Flight(wanted.id, wanted, request.stream, size, now, asyncio.current_task())
+        expected = self._lengths.expected(request.max_tokens)
+        wanted = described(request, self.config, request_id, prompt, expected)
+        flight = Flight(request_id, wanted, request.stream, size, now, task)
         if self.caches is not None:
-            request = self.caches.tagged(request, flight.id, prompt.hashes)
+            request = self.caches.tagged(request, request_id, prompt.hashes)
         decision = self.scheduler.dispatch_now(wanted, now)
         if decision is not None:
             flight.assign(decision, now)
+            self._tell(flight, request, decision)
         elif not self.roster.ready():
             raise self._refused(flight, request, "no_replica", self._nobody_ready(now))
         else:
@@ -146,14 +168,8 @@ class PoolBackend:
         self._flights[flight.id] = flight
         if not flight.stream:
             self._unseen[flight.id] = flight
-        try:
-            self.act(now)
-            return await self._serve(flight, request)
-        except BaseException:
-            self._forget(flight)
-            self.scheduler.cancel(flight.id, self.clock())
-            self.act(self.clock())
-            raise
+        self.act(now)
+        return flight, request
 
     async def close(self) -> None:
         """Release connections."""
@@ -281,8 +297,9 @@ class PoolBackend:
             decision = flight.decision or await flight.turn()
             if isinstance(decision, Shed):
                 raise self._refused(flight, request, decision.reason, overloaded(decision))
+            if decision is not flight.told:
+                self._tell(flight, request, decision)
             replica = self.roster.get(decision.replica)
-            self._placed(flight, request, decision, replica)
             if replica is None or replica.member.state == "ejected":  # meanwhile
                 self._move(flight, "ejected", ConnectFailed("no connection to the replica"))
                 continue
@@ -290,10 +307,10 @@ class PoolBackend:
             if response is not None:
                 return response
 
-    def _placed(
-        self, flight: Flight, request: UpstreamRequest, decision: Decision, replica: Replica | None
-    ) -> None:
+    def _tell(self, flight: Flight, request: UpstreamRequest, decision: Decision) -> None:
         """Tell everybody where it goes."""
+        flight.told = decision
+        replica = self.roster.get(decision.replica)
         queued = flight.dispatched - flight.arrived
         self.observer.request_placed(
             self.config.name, request.tier, flight.request.priority, queued, decision
@@ -437,26 +454,6 @@ class PoolBackend:
             hashes = flight.request.prompt.hashes
             prompt = FinishedPrompt(flight.id, flight.replica, hashes, size, tokens)
             self.caches.finished(prompt, self.clock())
-
-    def _described(self, request: UpstreamRequest, prompt: Prompt) -> PoolRequest:
-        config, team = self.config, request.team_id
-        slo = config.interactive_slo if request.tier == "interactive" else config.batch_slo
-        longest = min(math.inf if slo is None else slo, request.remaining) * _POOL_SHARE
-        return PoolRequest(
-            id=str(next(self._numbers)),
-            prompt=prompt,
-            output_tokens=self._lengths.expected(request.max_tokens),
-            team=team,
-            weight=config.team_weights.get(team, 1.0),
-            priority=self._priority(request),
-            tier=request.tier,
-            slo=None if longest == math.inf else longest,
-        )
-
-    def _priority(self, request: UpstreamRequest) -> Priority:
-        """The team's class, or the request's own where that is lower."""
-        team, own = self.config.team_priorities.get(request.team_id, "normal"), request.priority
-        return team if team == own else max(team, own, key=_BANDS.index)
 
     def _refused(
         self, flight: Flight, request: UpstreamRequest, reason: str, error: Overloaded

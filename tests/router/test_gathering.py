@@ -1,0 +1,55 @@
+"""What is gathered in one turn of the loop is done together, and each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from sluice.router.gathering import Gathering
+
+
+class Desk:
+    """Says what was done, in which order; refuses `bad`."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def work(self, name: str) -> Callable[[], str]:
+        return partial(self._do, name)
+
+    def _do(self, name: str) -> str:
+        self.done.append(name)
+        if name == "bad":
+            raise ValueError(name)
+        return name.upper()
+
+
+async def test_each_gets_its_own() -> None:
+    desk, gathering = Desk(), Gathering()
+    results = await asyncio.gather(*(gathering.do(desk.work(each)) for each in "abc"))
+    assert results == ["A", "B", "C"]
+    assert desk.done == ["a", "b", "c"]
+    assert await gathering.do(desk.work("later")) == "LATER"
+
+
+async def test_one_that_is_refused_is_refused_alone() -> None:
+    desk, gathering = Desk(), Gathering()
+    names = ("a", "bad", "c")
+    results = await asyncio.gather(
+        *(gathering.do(desk.work(each)) for each in names), return_exceptions=True
+    )
+    assert [type(each) for each in results] == [str, ValueError, str]
+
+
+async def test_one_that_has_left_has_nothing_done_and_the_others_have() -> None:
+    desk, gathering = Desk(), Gathering()
+    gone, stays = (asyncio.ensure_future(gathering.do(desk.work(each))) for each in ("gone", "b"))
+    await asyncio.sleep(0)  # both wait for the end of this turn
+    gone.cancel()
+    assert await stays == "B"
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert desk.done == ["b"]
