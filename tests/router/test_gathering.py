@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -53,3 +56,29 @@ async def test_one_that_has_left_has_nothing_done_and_the_others_have() -> None:
     with pytest.raises(asyncio.CancelledError):
         await gone
     assert desk.done == ["b"]
+
+
+class _Refused(Exception):
+    def __init__(self, known: list[weakref.ref[_Refused]]) -> None:
+        known.append(weakref.ref(self))
+
+
+async def test_what_was_refused_is_kept_by_nobody() -> None:
+    """Under overload it would be left to the cycle collector by the thousand."""
+    gathering = Gathering()
+    known: list[weakref.ref[_Refused]] = []
+
+    def refuse() -> None:
+        raise _Refused(known)
+
+    async def ask() -> None:
+        with contextlib.suppress(_Refused):
+            await gathering.do(refuse)
+
+    gc.disable()
+    try:
+        await asyncio.gather(*(ask() for _ in range(3)))
+        await asyncio.sleep(0)
+        assert [each() for each in known] == [None, None, None]
+    finally:
+        gc.enable()

@@ -31,7 +31,10 @@ class Gathering:
             loop.call_soon(self._do_all)
         done: asyncio.Future[Done] = loop.create_future()
         self._waiting.append((done, work))
-        return await done
+        try:
+            return await done
+        finally:
+            del done  # it holds an error, whose traceback holds this frame
 
     def _do_all(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -42,3 +45,4 @@ class Gathering:
                 done.set_result(work())
             except Exception as error:  # noqa: BLE001 - whatever it is, it is that request's alone
                 done.set_exception(error)
+        del waiting, done, work  # an error's traceback holds this frame
