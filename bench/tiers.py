@@ -137,8 +137,14 @@ class _Site:
         async def client(session: aiohttp.ClientSession) -> None:
             nonlocal answered
             while time.monotonic() < until:
-                await self._ask(session, self._prompts.draw(draw))
-                answered += 1
+                try:
+                    await self._ask(session, self._prompts.draw(draw))
+                except aiohttp.ClientResponseError as refused:
+                    if refused.status != 503 or refused.headers is None:
+                        raise
+                    await asyncio.sleep(float(refused.headers["retry-after"]))
+                else:
+                    answered += 1
 
         async with aiohttp.ClientSession(headers=headers) as session:
             await asyncio.gather(*(client(session) for _ in range(clients)))
