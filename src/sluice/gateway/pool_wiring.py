@@ -44,7 +44,9 @@ def pool_config(name: str, provider: VLLMProvider) -> PoolConfig:
         connect_seconds=provider.timeouts.connect,
         health=_checks(given),
         membership=_membership(given),
-        queue=QueuePolicy(ageing=given.ageing_seconds, max_waiting=given.max_waiting),
+        queue=QueuePolicy(
+            ageing=given.ageing_seconds, max_waiting=given.max_waiting, spare=given.isolation
+        ),
     )
 
 

@@ -186,6 +186,7 @@ class PoolSettings(_Strict):
     team_weights: dict[str, float] = Field(default={})
     team_priorities: dict[str, Priority] = Field(default={})
     ageing_seconds: float = Field(10.0, gt=0)
+    isolation: float = Field(2.0, ge=0, le=10)
     replica_header: Literal["name", "hash", "none"] = "hash"
     health: PoolHealthSettings = PoolHealthSettings()
 

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.router.pool.active_teams import ACTIVE_SECONDS, ActiveTeams
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
+from sluice.router.pool.fair_queue import QueuePolicy
 from sluice.router.pool.placement import PrefixLoad, Prompt
 from sluice.router.pool.scheduler import Dispatch, PoolRequest, PoolScheduler
 
@@ -73,9 +74,10 @@ def test_who_asks_for_nothing_more_is_forgotten() -> None:
     assert over(teams, now + ACTIVE_SECONDS + 1) == set()
 
 
-def scheduler() -> PoolScheduler:
+def scheduler(isolation: float) -> PoolScheduler:
     """A pool of one replica."""
-    made = PoolScheduler("g", PrefixLoad(Random(1)), BoundPolicy(ttft_target=2.0))
+    policy = QueuePolicy(spare=isolation)
+    made = PoolScheduler("g", PrefixLoad(Random(1)), BoundPolicy(ttft_target=2.0), policy)
     made.join("r", ReplicaLimits(10_000, 16, max_running=MAX_RUNNING, prefill_rate=100.0))
     return made
 
@@ -83,8 +85,8 @@ def scheduler() -> PoolScheduler:
 class Site:
     """A pool, and what runs there."""
 
-    def __init__(self) -> None:
-        self.pool = scheduler()
+    def __init__(self, isolation: float = 2.0) -> None:
+        self.pool = scheduler(isolation)
         self.running: list[str] = []
         self._number = 0
 
@@ -121,8 +123,7 @@ class Site:
         self.pool.generated(request, ANSWER)
 
 
-def test_a_flood_leaves_room_for_the_others() -> None:
-    site = Site()
+def flood(site: Site) -> None:
     for step in range(FLOODED * 10):  # two answers a second end, of ten and a half asked for
         now = step / 10
         site.ask("flood", now)
@@ -130,11 +131,22 @@ def test_a_flood_leaves_room_for_the_others() -> None:
             site.ask("small", now)
         if step % 5 == 0:
             site.end(now)
+
+
+def test_a_flood_leaves_room_for_the_others() -> None:
+    site = Site()
+    flood(site)
     assert MAX_RUNNING / 4 <= site.of("flood") <= 3 * MAX_RUNNING / 4
     # at once, though a crowd of the flood came before
     free = MAX_RUNNING - len(site.running)
     assert all(site.ask("small", FLOODED) for _ in range(free))
     assert not site.ask("small", FLOODED)
+
+
+def test_without_isolation_it_leaves_none() -> None:
+    site = Site(isolation=0.0)
+    flood(site)
+    assert len(site.running) >= MAX_RUNNING - 1
 
 
 def test_a_flood_that_is_alone_has_all_of_it() -> None:
