@@ -15,18 +15,16 @@ and JSON that the model is forced to write isn't padded with blanks until the to
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, logging
 
-#: Written last; holds this script's checksum, so that a model of an older script is built anew.
+#: Written last; holds a checksum of what it is made of, so that an older model is built anew.
 MARKER = "complete"
 SEED = 20240229
 VOCABULARY_SIZE = 4096
@@ -34,15 +32,9 @@ MAX_POSITIONS = 4096
 BEGIN, END = "<|begin|>", "<|end|>"
 BEGIN_ID, END_ID = 0, 1
 
-#: Read only this much text: the merges of a 4096-token vocabulary gain nothing from more.
-CORPUS_LIMIT_BYTES = 4_000_000
-
-FALLBACK_TEXT = """
-A gateway stands between the people who ask and the machines that answer. It checks who is asking,
-how much they may spend, and which machine should answer, and it writes down what was used. When the
-asker leaves, the machine stops; when the machine breaks, the asker is told the truth. The quick
-brown fox jumps over the lazy dog, 0123456789 times, in 3.14 seconds, for $2.71 (or less).
-"""
+#: Byte pairs in the order in which they are joined, as they were learnt of English and Python. They
+#: are kept: with others the model's noise would be another, and what a test sees of it too.
+MERGES = Path(__file__).with_name("merges.txt")
 
 #: Any role is accepted and printed; content may be a string or a list of parts with text in them.
 CHAT_TEMPLATE = (
@@ -67,7 +59,7 @@ def build(directory: Path) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
-        tokenizer = _train_tokenizer()
+        tokenizer = _make_tokenizer()
         _save_tokenizer(tokenizer, staging)
         _save_model(staging, silenced=_silent_tokens(tokenizer))
         (staging / MARKER).write_text(_recipe())
@@ -85,7 +77,7 @@ def _is_complete(directory: Path) -> bool:
 
 
 def _recipe() -> str:
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(__file__).read_bytes() + MERGES.read_bytes()).hexdigest()
 
 
 def _install(staging: Path, directory: Path) -> None:
@@ -99,20 +91,18 @@ def _install(staging: Path, directory: Path) -> None:
             raise
 
 
-def _train_tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
+def _make_tokenizer() -> Tokenizer:
+    pairs = [line.split(" ") for line in MERGES.read_text(encoding="utf-8").splitlines()]
+    merges = [(left, right) for left, right in pairs]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [BEGIN, END, *alphabet, *(left + right for left, right in merges)]
+    if len(tokens) != VOCABULARY_SIZE:
+        raise ValueError(f"{len(tokens)} tokens, of {VOCABULARY_SIZE}")
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_SIZE,
-        special_tokens=[BEGIN, END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_corpus(), trainer)
-    # Little text gives few merges: fill up, so that every id the model can emit has some text.
-    missing = VOCABULARY_SIZE - tokenizer.get_vocab_size()
-    tokenizer.add_tokens([f" filler{number}" for number in range(missing)])
+    tokenizer.add_special_tokens([BEGIN, END])
     return tokenizer
 
 
@@ -163,34 +153,6 @@ def _save_model(directory: Path, *, silenced: list[int]) -> None:
         model.lm_head.weight[:, 0] = 0.0
         model.lm_head.weight[silenced, 0] = -60.0
     model.to(torch.bfloat16).save_pretrained(directory)
-
-
-def _corpus() -> Iterator[str]:
-    yield FALLBACK_TEXT
-    left = CORPUS_LIMIT_BYTES
-    for path in _text_files(_repository_root()):
-        text = path.read_text(encoding="utf-8", errors="ignore")[:left]
-        left -= len(text)
-        yield text
-        if left <= 0:
-            return
-
-
-def _text_files(root: Path) -> list[Path]:
-    """Markdown and Python files of the repository, without hidden (and so generated) folders."""
-    found: list[Path] = []
-    for folder, children, names in os.walk(root):
-        children[:] = [name for name in children if not _is_foreign(name)]
-        found += [Path(folder, name) for name in names if name.endswith((".md", ".py"))]
-    return sorted(path for path in found if path.is_file())
-
-
-def _is_foreign(folder: str) -> bool:
-    return folder.startswith(".") or folder in {"node_modules", "venv", "build", "dist"}
-
-
-def _repository_root() -> Path:
-    return Path(__file__).resolve().parents[2]
 
 
 def main(arguments: list[str]) -> int:
