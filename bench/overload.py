@@ -170,13 +170,14 @@ def _told(answers: Sequence[Answer], objective: float) -> str:
     late = sum(first > objective for first in served)
     queued = [each.queued for each in answers if each.status == 200]
     return (
-        f"{len(answers)} requests: {len(served)} served ({_times(served)} to the first token,"
-        f" of which {_times(queued)} in the queue, {late} late), {len(refused)} refused"
-        f" ({_times(refused)}), {other} otherwise"
+        f"{len(answers)} requests: {len(served)} served ({times(served)} to the first token,"
+        f" of which {times(queued)} in the queue, {late} late), {len(refused)} refused"
+        f" ({times(refused)}), {other} otherwise"
     )
 
 
-def _times(seconds: Sequence[float]) -> str:
+def times(seconds: Sequence[float]) -> str:
+    """Median and 90th percentile of some seconds, to be read."""
     if len(seconds) < 2:
         return "-"
     middle, late = statistics.median(seconds), statistics.quantiles(seconds, n=10)[-1]

@@ -13,7 +13,6 @@ upon each other is a matter of chance, and makes more difference than a batch do
 import argparse
 import asyncio
 import json
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import aiohttp
 
 from bench.batch import call, running
 from bench.machine import free_port
+from bench.overload import times
 from bench.process import Server
 from bench.prompts import Prompts
 from bench.sluice import State, installation
@@ -91,8 +91,8 @@ def _measure(args: argparse.Namespace, program: str, state: State, logs: Path) -
     seconds = args.turns * args.seconds
     asked = len(together) / seconds
     left = items["batch"] * (1 - asked / most)
-    print(f"interactive alone: {_times(alone)}")
-    print(f"with a batch:      {_times(together)}")
+    print(f"interactive alone: {_told(alone)}")
+    print(f"with a batch:      {_told(together)}")
     print(f"{most:.1f} interactive requests a second at most, {asked:.1f} asked for")
     print(
         f"batch: {items['batch'] / seconds:.1f} items a second alone, {items['both'] / seconds:.1f}"
@@ -187,15 +187,10 @@ def _worker(site: _Site, command: list[str], logs: Path, env: dict[str, str]) ->
         yield worker
 
 
-def _times(answers: list[_Answer]) -> str:
-    first = _cuts([each.first for each in answers])
-    queued = _cuts([each.queued for each in answers])
+def _told(answers: list[_Answer]) -> str:
+    first = times([each.first for each in answers])
+    queued = times([each.queued for each in answers])
     return f"{first} to the first token, of which {queued} in the queue, {len(answers)} requests"
-
-
-def _cuts(seconds: list[float]) -> str:
-    middle, late = statistics.median(seconds) * 1000, statistics.quantiles(seconds, n=10)[-1] * 1000
-    return f"p50 {middle:.0f} ms, p90 {late:.0f} ms"
 
 
 def _line(number: int) -> bytes:

@@ -21,6 +21,8 @@ class Capacity:
         self._rates: dict[str, float] = {}
         #: Prompt tokens a second that the replicas compute together.
         self.rate = 0.0
+        #: Requests that they batch together.
+        self.sequences = 0
 
     def __getitem__(self, replica: str) -> ReplicaBound:
         """The bound of a replica."""
@@ -33,11 +35,13 @@ class Capacity:
     def join(self, load: Load, limits: ReplicaLimits) -> None:
         """A replica is there."""
         self._bounds[load.replica] = ReplicaBound(limits, self.policy)
+        self.sequences += limits.max_running
         self.reckon(load)
 
     def leave(self, replica: str) -> None:
         """A replica is gone; an unknown one is ignored."""
-        self._bounds.pop(replica, None)
+        if (bound := self._bounds.pop(replica, None)) is not None:
+            self.sequences -= bound.limits.max_running
         self.rate -= self._rates.pop(replica, 0.0)
 
     def reckon(self, load: Load) -> None:
@@ -45,11 +49,6 @@ class Capacity:
         rate = self._bounds[load.replica].prefill_rate * load.weight
         self.rate += rate - self._rates.get(load.replica, 0.0)
         self._rates[load.replica] = rate
-
-    @property
-    def sequences(self) -> int:
-        """Requests that the replicas batch together."""
-        return sum(bound.limits.max_running for bound in self._bounds.values())
 
     @property
     def room(self) -> float:

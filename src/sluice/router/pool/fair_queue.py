@@ -254,15 +254,14 @@ class FairQueue:
             running: part of the pool's sequences that its team has.
             now: seconds.
         """
-        policy, team = self._policy, request.team
+        policy = self._policy
         if request.tier == "batch":
             return policy.fill_part
-        most = self._most
-        if not self._active.over(team, most, now):
+        if not self._over(request, now):
             return 1.0
-        if running < policy.least_share * self._active.share(team):
+        if running < policy.least_share * self._active.share(request.team):
             return policy.fill_part
-        left = 1 - policy.spare * self._active.within() / most
+        left = 1 - policy.spare * self._active.within() / self._most
         return max(left, policy.least_part)
 
     def _over(self, request: QueueRequest, now: float) -> bool:

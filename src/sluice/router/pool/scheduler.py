@@ -13,7 +13,7 @@ pile up until `take_hints`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import islice
 from math import ceil
@@ -24,7 +24,7 @@ from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.capacity import Capacity
 from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed, Tier
 from sluice.router.pool.index import PrefixIndex
-from sluice.router.pool.load import SILENCE_SECONDS, Hint, Load, LoadBook
+from sluice.router.pool.load import SILENCE_SECONDS, Hint, LoadBook
 from sluice.router.pool.placement import Decision, Placement
 from sluice.router.pool.turns import Turns
 
@@ -386,18 +386,14 @@ class PoolScheduler:
         crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
         if (crowds and self._over_share()) or self._stands_back(queued.tier):
             return False
-        candidates = self._candidates(request, depths, self._part(queued, now), now)
+        part, context = self._part(queued, now), request.context_tokens
+        candidates = self._capacity.with_room(
+            self.loads, request.prompt, depths, context, part, now
+        )
         if not candidates:
             return False
         placed.append(self._placement.place(request.prompt, candidates, depths))
         return True
-
-    def _candidates(
-        self, request: PoolRequest, depths: Mapping[str, int], part: float, now: float
-    ) -> list[Load]:
-        return self._capacity.with_room(
-            self.loads, request.prompt, depths, request.context_tokens, part, now
-        )
 
     def _part(self, queued: QueueRequest, now: float) -> float:
         """The part of a replica's room that a request may fill."""
