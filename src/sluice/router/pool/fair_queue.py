@@ -215,7 +215,8 @@ class FairQueue:
         self._charge(request, request.input_tokens, 0)
 
     def restore(self, request: QueueRequest, now: float) -> None:
-        """Put a request back that left and was not served: first in its team's line, not charged.
+        """Put a request back that left and was not served: first in its team's line, not charged,
+        and to be refused when its time is over, as before.
 
         Args:
             request: as it came out of `next`.
@@ -223,6 +224,9 @@ class FairQueue:
         """
         self._push(request, now, -next(self._order))
         self._charge(request, -request.input_tokens, 0)
+        if request.slo is not None:
+            latest = request.arrived + request.slo * self._policy.margin
+            heappush(self._deadlines, (latest, self._entries[request.id]))
 
     def _push(self, request: QueueRequest, now: float, order: int) -> None:
         if request.id in self._entries:

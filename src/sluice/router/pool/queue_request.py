@@ -25,6 +25,7 @@ class QueueRequest(msgspec.Struct, frozen=True, gc=False):
         tier: batch requests fill what interactive ones leave.
         slo: seconds to its first token, counted from `offer`; None: it waits for ever.
         weight: the team's, a share relative to other teams'.
+        arrived: when it came, seconds.
     """
 
     id: str
@@ -35,3 +36,4 @@ class QueueRequest(msgspec.Struct, frozen=True, gc=False):
     tier: Tier = "interactive"
     slo: float | None = None
     weight: float = 1.0
+    arrived: float = 0.0

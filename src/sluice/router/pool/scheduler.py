@@ -3,7 +3,7 @@
 The pieces beside this file each decide one thing; this puts them in order:
 
     submit        refuse at the door, or queue
-    decide        what leaves the queue, and where to; batch requests that make room
+    decide        what leaves the queue, and where to; what makes room for it
     first_token   the prompt is computed: learn the rate, correct the index
     ended         room again
 
@@ -19,13 +19,13 @@ from itertools import islice
 from math import ceil
 
 from sluice.router.pool.actions import Action, Dispatch, PoolRequest, Yield
-from sluice.router.pool.batch_flights import BatchFlights, Flight
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.capacity import Capacity
 from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed, Tier
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, LoadBook
 from sluice.router.pool.placement import Decision, Placement
+from sluice.router.pool.slack_flights import Flight, SlackFlights
 from sluice.router.pool.turns import Turns
 
 __all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
@@ -61,7 +61,7 @@ class PoolScheduler:
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, Flight] = {}
         self._running: dict[str, int] = {}  # of each team, interactive ones
-        self._batch = BatchFlights()
+        self._slack = SlackFlights()
         self._changed: set[str] = set()  # replicas of which the others have not heard the last
         self._placed: list[tuple[str, tuple[int, ...]]] = []  # blocks that went to replicas
         #: So many batch requests are to make room at each replica for other gateways.
@@ -82,7 +82,7 @@ class PoolScheduler:
         self.loads.add(replica)
         self.loads[replica].free_blocks = limits.kv_blocks
         self._capacity.join(self.loads[replica], limits)
-        self._batch.join(replica)
+        self._slack.join(replica)
         self.queue.expect(self._capacity.rate)
 
     def leave(self, replica: str) -> None:
@@ -90,7 +90,7 @@ class PoolScheduler:
         self.index.remove(replica)
         self.loads.remove(replica)
         self._capacity.leave(replica)
-        self._batch.leave(replica)
+        self._slack.leave(replica)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
             self._count(self._flights.pop(key), -1)
@@ -144,12 +144,14 @@ class PoolScheduler:
             return None
         decision = self._placement.place(prompt, open_to, depths)
         load, bound = self.loads[decision.replica], self._capacity[decision.replica]
-        queued = self._queued(request, work)
+        queued = request.queued(work, now)
         part, context = self._part(queued, now), request.context_tokens
         if not bound.admits(load, decision.uncached_tokens, context, part, now):
             return None  # there may be room elsewhere
+        if part == 1 and self._slack.in_front(decision.replica, bound.limits.step_tokens):
+            return None  # they go first
         self.queue.passes(queued, now)
-        self._dispatch(request, queued, decision, now)
+        self._dispatch(request, queued, decision, now, slack=part < 1)
         return decision
 
     def wake(self) -> float | None:
@@ -183,7 +185,7 @@ class PoolScheduler:
             actions.append(shed)
         actions += self._make_room_elsewhere(now)
         while len(self.queue):
-            placed: list[Decision] = []
+            placed: list[tuple[Decision, float]] = []
             queued = self.queue.next(now, partial(self._fits, now, placed))
             if queued is None:
                 yields = self._make_room(now)
@@ -192,8 +194,11 @@ class PoolScheduler:
                 actions.extend(yields)
                 continue
             request, _ = self._waiting.pop(queued.id)
-            self._dispatch(request, queued, placed[0], now)
-            actions.append(Dispatch(request, placed[0]))
+            decision, part = placed[0]
+            if part == 1:
+                actions += self._clear_the_way(decision.replica, now)
+            self._dispatch(request, queued, decision, now, slack=part < 1)
+            actions.append(Dispatch(request, decision))
         self._tell_waiting()
         return actions
 
@@ -234,7 +239,7 @@ class PoolScheduler:
         """Its caller has seen output of it: it is not taken back to make room any more."""
         flight = self._flights.get(request)
         if flight is not None:
-            self._batch.remove(flight)
+            self._slack.remove(flight)
 
     def move(self, request: str, avoid: Collection[str], now: float) -> Decision | None:
         """Its replica failed it before it answered: it goes elsewhere, at once and at no charge,
@@ -258,7 +263,7 @@ class PoolScheduler:
         if not others:
             return None
         decision = self._placement.place(moved.prompt, others, depths)
-        self._dispatch(moved, flight.queued, decision, now)
+        self._dispatch(moved, flight.queued, decision, now, slack=flight.slack)
         return decision
 
     def generated(self, request: str, tokens: int) -> None:
@@ -279,7 +284,7 @@ class PoolScheduler:
         if flight is None:
             return
         replica = flight.decision.replica
-        self._batch.remove(flight)
+        self._slack.remove(flight)
         self._count(flight, -1)
         self.loads.ended(replica, flight.prefill_tokens, flight.request.context_tokens)
         self._changed.add(replica)
@@ -348,20 +353,8 @@ class PoolScheduler:
         depths = self.index.match(request.prompt.hashes)
         return request.prompt.uncached(max(depths.values(), default=0))
 
-    def _queued(self, request: PoolRequest, work: int) -> QueueRequest:
-        return QueueRequest(
-            request.id,
-            request.team,
-            request.prompt.tokens,
-            work,
-            request.priority,
-            request.tier,
-            request.slo,
-            request.weight,
-        )
-
     def _offer(self, request: PoolRequest, work: int, now: float) -> Shed | None:
-        queued = self._queued(request, work)
+        queued = request.queued(work, now)
         slo = request.slo is not None
         service = self._capacity.service_seconds(self.loads, work) if slo else 0.0
         outcome = self.queue.offer(queued, now, service=service)
@@ -378,8 +371,9 @@ class PoolScheduler:
         if before != (self.loads.waiting > 0, self.loads.urgent > 0):
             self._changed.update(load.replica for load in islice(self.loads, 1))
 
-    def _fits(self, now: float, placed: list[Decision], queued: QueueRequest) -> bool:
-        """Place it among the replicas that have room; the decision goes to `placed`."""
+    def _fits(self, now: float, placed: list[tuple[Decision, float]], queued: QueueRequest) -> bool:
+        """Place it among the replicas that have room; the decision goes to `placed`, and the part
+        of the room that it may fill."""
         request, _ = self._waiting[queued.id]
         depths = self.index.match(request.prompt.hashes)
         # The share is for those who crowd the queue, not for a team with one request.
@@ -392,7 +386,7 @@ class PoolScheduler:
         )
         if not candidates:
             return False
-        placed.append(self._placement.place(request.prompt, candidates, depths))
+        placed.append((self._placement.place(request.prompt, candidates, depths), part))
         return True
 
     def _part(self, queued: QueueRequest, now: float) -> float:
@@ -420,13 +414,19 @@ class PoolScheduler:
         return tier == "batch" and self.loads.urgent_elsewhere > 0
 
     def _dispatch(
-        self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
+        self,
+        request: PoolRequest,
+        queued: QueueRequest,
+        decision: Decision,
+        now: float,
+        *,
+        slack: bool,
     ) -> None:
-        flight = self._flights[request.id] = Flight(request, queued, decision, now)
+        flight = self._flights[request.id] = Flight(request, queued, decision, now, slack)
         replica, hashes = decision.replica, request.prompt.hashes
         if self.loads[replica].queued_prefill_tokens == 0:
             self._capacity[replica].began(now)
-        self._batch.add(flight)
+        self._slack.add(flight)
         self._count(flight, 1)
         self.loads.dispatched(replica, decision.uncached_tokens, request.context_tokens)
         self._changed.add(replica)
@@ -447,6 +447,7 @@ class PoolScheduler:
         self.loads.first_token(flight.decision.replica, flight.prefill_tokens)
         self._changed.add(flight.decision.replica)
         flight.started = True
+        self._slack.computed(flight)
 
     def _insert(self, replica: str, hashes: Sequence[int]) -> None:
         if replica in self.index:
@@ -454,13 +455,13 @@ class PoolScheduler:
             self.loads[replica].free_blocks = self.index.free(replica)
 
     def _make_room(self, now: float) -> list[Action]:
-        """Take batch requests back where that lets the interactive one in whose turn it is."""
+        """Take back what fills slack where that lets the interactive one in whose turn it is."""
         head = self.queue.head(now)
         if head is None or head.tier == "batch":
             return []
         request, _ = self._waiting[head.id]
         depths, part = self.index.match(request.prompt.hashes), self._part(head, now)
-        gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, part, now)
+        gone = self._slack.in_the_way(request, depths, self.loads, self._capacity, part, now)
         return [self._take_back(flight, now) for flight in gone]
 
     def _make_room_elsewhere(self, now: float) -> list[Action]:
@@ -468,7 +469,12 @@ class PoolScheduler:
         pressed, self.pressed = self.pressed, 0
         if not pressed or not self.loads.urgent_elsewhere:
             return []
-        return [self._take_back(flight, now) for flight in self._batch.youngest(pressed)]
+        return [self._take_back(flight, now) for flight in self._slack.youngest(pressed)]
+
+    def _clear_the_way(self, replica: str, now: float) -> list[Action]:
+        """Take back what an engine would compute before a request that goes there now."""
+        in_front = self._slack.in_front(replica, self._capacity[replica].limits.step_tokens)
+        return [self._take_back(flight, now) for flight in in_front]
 
     def _take_back(self, flight: Flight, now: float) -> Yield:
         self.ended(flight.request.id, now)
