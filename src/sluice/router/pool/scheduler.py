@@ -13,7 +13,7 @@ pile up until `take_hints`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
 from math import ceil
@@ -26,6 +26,7 @@ from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, LoadBook
 from sluice.router.pool.placement import Decision, Placement
 from sluice.router.pool.slack_flights import Flight, SlackFlights
+from sluice.router.pool.team_sequences import TeamSequences
 from sluice.router.pool.turns import Turns
 
 __all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
@@ -60,7 +61,7 @@ class PoolScheduler:
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, Flight] = {}
-        self._running: dict[str, int] = {}  # of each team, interactive ones
+        self._sequences = TeamSequences()
         self._slack = SlackFlights()
         self._changed: set[str] = set()  # replicas of which the others have not heard the last
         self._placed: list[tuple[str, tuple[int, ...]]] = []  # blocks that went to replicas
@@ -83,7 +84,7 @@ class PoolScheduler:
         self.loads[replica].free_blocks = limits.kv_blocks
         self._capacity.join(self.loads[replica], limits)
         self._slack.join(replica)
-        self.queue.expect(self._capacity.rate)
+        self.queue.expect(self._capacity.rate, self._gateways)
 
     def leave(self, replica: str) -> None:
         """A replica is gone, and its requests with it; an unknown one is ignored."""
@@ -93,8 +94,8 @@ class PoolScheduler:
         self._slack.leave(replica)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
-            self._count(self._flights.pop(key), -1)
-        self.queue.expect(self._capacity.rate)
+            self._sequences.ended(self._flights.pop(key).request)
+        self.queue.expect(self._capacity.rate, self._gateways)
 
     def weigh(self, replica: str, weight: float) -> None:
         """Give a replica a share of the usual load: 0 for none, as while it drains."""
@@ -145,6 +146,8 @@ class PoolScheduler:
         decision = self._placement.place(prompt, open_to, depths)
         load, bound = self.loads[decision.replica], self._capacity[decision.replica]
         queued = request.queued(work, now)
+        if self.queue.held_back(queued, now):
+            return None
         part, context = self._part(queued, now), request.context_tokens
         if not bound.admits(load, decision.uncached_tokens, context, part, now):
             return None  # there may be room elsewhere
@@ -160,6 +163,8 @@ class PoolScheduler:
         if len(self.queue):
             if (expiry := self.queue.expiry) is not None:
                 times.append(expiry)
+            if self.queue.opens > self._decided:
+                times.append(self.queue.opens)
             if (opens := self._capacity.opens_after(self.loads, self._decided)) is not None:
                 times.append(opens)
         return min(times, default=None)
@@ -186,13 +191,10 @@ class PoolScheduler:
         actions += self._make_room_elsewhere(now)
         while len(self.queue):
             placed: list[tuple[Decision, float]] = []
-            queued = self.queue.next(now, partial(self._fits, now, placed))
+            fits = partial(self._fits, now, placed)
+            queued = self.queue.next(now, fits) or self._make_room(fits, actions, now)
             if queued is None:
-                yields = self._make_room(now)
-                if not yields:
-                    break
-                actions.extend(yields)
-                continue
+                break
             request, _ = self._waiting.pop(queued.id)
             decision, part = placed[0]
             if part == 1:
@@ -285,7 +287,7 @@ class PoolScheduler:
             return
         replica = flight.decision.replica
         self._slack.remove(flight)
-        self._count(flight, -1)
+        self._sequences.ended(flight.request)
         self.loads.ended(replica, flight.prefill_tokens, flight.request.context_tokens)
         self._changed.add(replica)
         if not (flight.started or computed):
@@ -391,12 +393,16 @@ class PoolScheduler:
 
     def _part(self, queued: QueueRequest, now: float) -> float:
         """The part of a replica's room that a request may fill."""
-        running = self._running.get(queued.team, 0) * (1 + len(self.loads.peers))
+        running = self._sequences.of(queued.team) * self._gateways
         return self.queue.part(queued, running / max(1, self._capacity.sequences), now)
 
     def _reckon(self, replica: str) -> None:
         self._capacity.reckon(self.loads[replica])
-        self.queue.expect(self._capacity.rate)
+        self.queue.expect(self._capacity.rate, self._gateways)
+
+    @property
+    def _gateways(self) -> int:
+        return 1 + len(self.loads.peers)
 
     def _over_share(self) -> bool:
         """Whether other gateways wait while this one has its share of the room already.
@@ -427,20 +433,12 @@ class PoolScheduler:
         if self.loads[replica].queued_prefill_tokens == 0:
             self._capacity[replica].began(now)
         self._slack.add(flight)
-        self._count(flight, 1)
+        self._sequences.began(request)
         self.loads.dispatched(replica, decision.uncached_tokens, request.context_tokens)
         self._changed.add(replica)
         if hashes:
             self._insert(replica, hashes)
             self._placed.append((replica, hashes))
-
-    def _count(self, flight: Flight, change: int) -> None:
-        """Its team has one more interactive request at the replicas, or one less."""
-        if flight.request.tier == "interactive":
-            team = flight.request.team
-            self._running[team] = left = self._running.get(team, 0) + change
-            if not left:
-                del self._running[team]
 
     def _started(self, flight: Flight) -> None:
         """Its prompt is computed."""
@@ -454,15 +452,25 @@ class PoolScheduler:
             self.index.insert(replica, hashes)
             self.loads[replica].free_blocks = self.index.free(replica)
 
-    def _make_room(self, now: float) -> list[Action]:
-        """Take back what fills slack where that lets the interactive one in whose turn it is."""
+    def _make_room(
+        self, fits: Callable[[QueueRequest], bool], actions: list[Action], now: float
+    ) -> QueueRequest | None:
+        """Take back what fills slack where that lets the interactive one in whose turn it is; this
+        one left the queue then."""
         head = self.queue.head(now)
-        if head is None or head.tier == "batch":
-            return []
+        if head is None or head.tier == "batch" or self.queue.held_back(head, now):
+            return None
         request, _ = self._waiting[head.id]
         depths, part = self.index.match(request.prompt.hashes), self._part(head, now)
         gone = self._slack.in_the_way(request, depths, self.loads, self._capacity, part, now)
-        return [self._take_back(flight, now) for flight in gone]
+        for flight in gone:
+            self.ended(flight.request.id, now)
+        # Before they wait again: what they were charged is theirs then, and it may be their turn.
+        served = bool(gone) and fits(head)
+        if served:
+            self.queue.take(head, now)
+        actions += [self._wait_again(flight, now) for flight in gone]
+        return head if served else None
 
     def _make_room_elsewhere(self, now: float) -> list[Action]:
         """Take back as many batch requests at each replica as interactive ones wait elsewhere."""
@@ -478,6 +486,9 @@ class PoolScheduler:
 
     def _take_back(self, flight: Flight, now: float) -> Yield:
         self.ended(flight.request.id, now)
+        return self._wait_again(flight, now)
+
+    def _wait_again(self, flight: Flight, now: float) -> Yield:
         self.queue.restore(flight.queued, now)
         self._waiting[flight.request.id] = (flight.request, flight.queued)
         return Yield(flight.request.id, flight.decision.replica)
