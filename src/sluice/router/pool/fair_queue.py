@@ -289,10 +289,15 @@ class FairQueue:
         Else they take all that the others don't at this moment: the engines never rest then, and
         each request of the others meets a step of theirs.
         """
-        if (left := self._left()) < 1 and self._over(request, now):
+        if self._over(request, now) and (left := self._left()) < 1:
             part = max(left, self._active.share_of_over())
             begun = max(self.opens, now) if work > 0 else self.opens
             self.opens = begun + work / (part * self._pool_rate / self._gateways)
+
+    def fills_slack(self, request: QueueRequest, now: float) -> bool:
+        """Whether a request fills what others leave: of the batch tier, or of a team above its
+        share."""
+        return request.tier == "batch" or self._over(request, now)
 
     def _over(self, request: QueueRequest, now: float) -> bool:
         return request.tier == "interactive" and self._active.over(request.team, self._most, now)

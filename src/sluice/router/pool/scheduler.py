@@ -25,7 +25,7 @@ from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, 
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, LoadBook
 from sluice.router.pool.placement import Decision, Placement
-from sluice.router.pool.slack_flights import Flight, SlackFlights
+from sluice.router.pool.slack_flights import BATCH_FIRST, Flight, SlackFlights
 from sluice.router.pool.team_sequences import TeamSequences
 from sluice.router.pool.turns import Turns
 
@@ -151,10 +151,11 @@ class PoolScheduler:
         part, context = self._part(queued, now), request.context_tokens
         if not bound.admits(load, decision.uncached_tokens, context, part, now):
             return None  # there may be room elsewhere
-        if part == 1 and self._slack.in_front(decision.replica, bound.limits.step_tokens):
+        slack = self.queue.fills_slack(queued, now)
+        if not slack and self._slack.in_front(decision.replica, bound.limits.step_tokens):
             return None  # they go first
         self.queue.passes(queued, now)
-        self._dispatch(request, queued, decision, now, slack=part < 1)
+        self._dispatch(request, queued, decision, now, slack=slack)
         return decision
 
     def wake(self) -> float | None:
@@ -190,17 +191,17 @@ class PoolScheduler:
             actions.append(shed)
         actions += self._make_room_elsewhere(now)
         while len(self.queue):
-            placed: list[tuple[Decision, float]] = []
+            placed: list[Decision] = []
             fits = partial(self._fits, now, placed)
             queued = self.queue.next(now, fits) or self._make_room(fits, actions, now)
             if queued is None:
                 break
             request, _ = self._waiting.pop(queued.id)
-            decision, part = placed[0]
-            if part == 1:
-                actions += self._clear_the_way(decision.replica, now)
-            self._dispatch(request, queued, decision, now, slack=part < 1)
-            actions.append(Dispatch(request, decision))
+            slack = self.queue.fills_slack(queued, now)
+            if not slack:
+                actions += self._clear_the_way(placed[0].replica, now)
+            self._dispatch(request, queued, placed[0], now, slack=slack)
+            actions.append(Dispatch(request, placed[0]))
         self._tell_waiting()
         return actions
 
@@ -373,9 +374,8 @@ class PoolScheduler:
         if before != (self.loads.waiting > 0, self.loads.urgent > 0):
             self._changed.update(load.replica for load in islice(self.loads, 1))
 
-    def _fits(self, now: float, placed: list[tuple[Decision, float]], queued: QueueRequest) -> bool:
-        """Place it among the replicas that have room; the decision goes to `placed`, and the part
-        of the room that it may fill."""
+    def _fits(self, now: float, placed: list[Decision], queued: QueueRequest) -> bool:
+        """Place it among the replicas that have room; the decision goes to `placed`."""
         request, _ = self._waiting[queued.id]
         depths = self.index.match(request.prompt.hashes)
         # The share is for those who crowd the queue, not for a team with one request.
@@ -388,7 +388,7 @@ class PoolScheduler:
         )
         if not candidates:
             return False
-        placed.append((self._placement.place(request.prompt, candidates, depths), part))
+        placed.append(self._placement.place(request.prompt, candidates, depths))
         return True
 
     def _part(self, queued: QueueRequest, now: float) -> float:
@@ -462,7 +462,8 @@ class PoolScheduler:
             return None
         request, _ = self._waiting[head.id]
         depths, part = self.index.match(request.prompt.hashes), self._part(head, now)
-        gone = self._slack.in_the_way(request, depths, self.loads, self._capacity, part, now)
+        tiers = ("batch",) if self.queue.fills_slack(head, now) else BATCH_FIRST
+        gone = self._slack.in_the_way(request, tiers, depths, self.loads, self._capacity, part, now)
         for flight in gone:
             self.ended(flight.request.id, now)
         # Before they wait again: what they were charged is theirs then, and it may be their turn.

@@ -12,7 +12,7 @@ from sluice.router.pool.actions import PoolRequest
 from sluice.router.pool.capacity import Capacity
 from sluice.router.pool.load import LoadBook
 from sluice.router.pool.placement import Decision
-from sluice.router.pool.queue_request import QueueRequest
+from sluice.router.pool.queue_request import QueueRequest, Tier
 
 
 class Flight(msgspec.Struct):
@@ -37,6 +37,10 @@ class Flight(msgspec.Struct):
     def prefill_tokens(self) -> int:
         """Tokens of its prompt that the replica has yet to compute, as far as is known."""
         return 0 if self.started else self.decision.uncached_tokens
+
+
+#: Those of the batch tier go before those of teams above their shares.
+BATCH_FIRST: tuple[Tier, ...] = ("batch", "interactive")
 
 
 class SlackFlights:
@@ -94,6 +98,7 @@ class SlackFlights:
     def in_the_way(
         self,
         head: PoolRequest,
+        tiers: Collection[Tier],
         depths: Mapping[str, int],
         loads: LoadBook,
         capacity: Capacity,
@@ -103,10 +108,11 @@ class SlackFlights:
         """Those without which there is room for an interactive request; [] if there never is.
 
         Of the replicas where it helps, the one where the fewest must go, and there the youngest,
-        of the batch tier first. Who fills slack itself takes only those of the batch tier back.
+        the tiers in their order.
 
         Args:
             head: the request whose turn it is.
+            tiers: of those that may go.
             depths: leading blocks that each replica has of it.
             loads, capacity: of all replicas.
             part: of the room that it may fill itself.
@@ -117,7 +123,7 @@ class SlackFlights:
             uncached = head.prompt.uncached(depths.get(replica, 0))
             load, bound = replace(loads[replica]), capacity[replica]
             gone: list[Flight] = []
-            for flight in _first_to_go(flights.values(), slack=part < 1):
+            for flight in _first_to_go(flights.values(), tiers):
                 load.running -= 1
                 load.context_tokens -= flight.request.context_tokens
                 load.queued_prefill_tokens -= flight.prefill_tokens
@@ -129,8 +135,6 @@ class SlackFlights:
         return best
 
 
-def _first_to_go(flights: Collection[Flight], *, slack: bool) -> list[Flight]:
-    batch = [flight for flight in flights if flight.request.tier == "batch"][::-1]
-    if slack:
-        return batch
-    return batch + [flight for flight in flights if flight.request.tier == "interactive"][::-1]
+def _first_to_go(flights: Collection[Flight], tiers: Collection[Tier]) -> list[Flight]:
+    youngest = list(flights)[::-1]
+    return [flight for tier in tiers for flight in youngest if flight.request.tier == tier]
