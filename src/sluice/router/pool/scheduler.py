@@ -136,9 +136,11 @@ class PoolScheduler:
         depths = self.index.match(prompt.hashes)
         work = prompt.uncached(max(depths.values(), default=0))
         peers = self.loads.peers
-        if peers and (self._over_share() or self._stands_back(request.tier)):
-            return None
-        if peers and self._turns.wait(peers, self._capacity.prefill_seconds(work), now) > 0:
+        if peers and (
+            self._over_share()
+            or self._stands_back(request.tier)
+            or self._turns.wait(peers, self._capacity.prefill_seconds(work), now) > 0
+        ):
             return None
         open_to = [load for load in self.loads if load.weight > 0]
         if not open_to:
@@ -152,7 +154,7 @@ class PoolScheduler:
         if not bound.admits(load, decision.uncached_tokens, context, part, now):
             return None  # there may be room elsewhere
         slack = self.queue.fills_slack(queued, now)
-        if not slack and self._slack.in_front(decision.replica, bound.limits.step_tokens):
+        if not slack and self._in_front(decision.replica):
             return None  # they go first
         self.queue.passes(queued, now)
         self._dispatch(request, queued, decision, now, slack=slack)
@@ -199,7 +201,7 @@ class PoolScheduler:
             request, _ = self._waiting.pop(queued.id)
             slack = self.queue.fills_slack(queued, now)
             if not slack:
-                actions += self._clear_the_way(placed[0].replica, now)
+                actions += self._take_back(self._in_front(placed[0].replica), now)
             self._dispatch(request, queued, placed[0], now, slack=slack)
             actions.append(Dispatch(request, placed[0]))
         self._tell_waiting()
@@ -405,11 +407,8 @@ class PoolScheduler:
         return 1 + len(self.loads.peers)
 
     def _over_share(self) -> bool:
-        """Whether other gateways wait while this one has its share of the room already.
-
-        Who has a request at a replica sees first that it has room again, and would never let the
-        others in.
-        """
+        """Whether other gateways wait while this one has its share of the room already: it sees
+        first that its own requests leave room, and would never let the others in."""
         rivals = self.loads.rivals
         if not rivals or self._capacity.policy is None:
             return False
@@ -455,8 +454,8 @@ class PoolScheduler:
     def _make_room(
         self, fits: Callable[[QueueRequest], bool], actions: list[Action], now: float
     ) -> QueueRequest | None:
-        """Take back what fills slack where that lets the interactive one in whose turn it is; this
-        one left the queue then."""
+        """Take back what fills slack where that lets the interactive one in whose turn it is,
+        which left the queue then."""
         head = self.queue.head(now)
         if head is None or head.tier == "batch" or self.queue.held_back(head, now):
             return None
@@ -478,16 +477,15 @@ class PoolScheduler:
         pressed, self.pressed = self.pressed, 0
         if not pressed or not self.loads.urgent_elsewhere:
             return []
-        return [self._take_back(flight, now) for flight in self._slack.youngest(pressed)]
+        return self._take_back(self._slack.youngest(pressed), now)
 
-    def _clear_the_way(self, replica: str, now: float) -> list[Action]:
-        """Take back what an engine would compute before a request that goes there now."""
-        in_front = self._slack.in_front(replica, self._capacity[replica].limits.step_tokens)
-        return [self._take_back(flight, now) for flight in in_front]
+    def _in_front(self, replica: str) -> list[Flight]:
+        return self._slack.in_front(replica, self._capacity[replica].limits.step_tokens)
 
-    def _take_back(self, flight: Flight, now: float) -> Yield:
-        self.ended(flight.request.id, now)
-        return self._wait_again(flight, now)
+    def _take_back(self, flights: Sequence[Flight], now: float) -> list[Action]:
+        for flight in flights:
+            self.ended(flight.request.id, now)
+        return [self._wait_again(flight, now) for flight in flights]
 
     def _wait_again(self, flight: Flight, now: float) -> Yield:
         self.queue.restore(flight.queued, now)
@@ -495,10 +493,8 @@ class PoolScheduler:
         return Yield(flight.request.id, flight.decision.replica)
 
     def _correct(self, flight: Flight, cached: int) -> None:
-        """Correct the index, unless the difference is what rounding makes of it.
-
-        An engine computes at least a prompt's last token, and with it the block.
-        """
+        """Correct the index, unless the difference is what rounding makes of it: an engine computes
+        at least a prompt's last token, and with it the block."""
         believed = flight.decision.cached_blocks
         if abs(believed - cached) > 1:
             hashes = flight.request.prompt.hashes
