@@ -26,6 +26,7 @@ class QueueRequest(msgspec.Struct, frozen=True, gc=False):
         slo: seconds to its first token, counted from `offer`; None: it waits for ever.
         weight: the team's, a share relative to other teams'.
         arrived: when it came, seconds.
+        taken_back: how often it left the queue and had to come back.
     """
 
     id: str
@@ -37,3 +38,4 @@ class QueueRequest(msgspec.Struct, frozen=True, gc=False):
     slo: float | None = None
     weight: float = 1.0
     arrived: float = 0.0
+    taken_back: int = 0

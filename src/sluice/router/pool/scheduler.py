@@ -151,11 +151,10 @@ class PoolScheduler:
         if self.queue.held_back(queued, now):
             return None
         part, context = self._part(queued, now), request.context_tokens
-        if not bound.admits(load, decision.uncached_tokens, context, part, now):
-            return None  # there may be room elsewhere
         slack = self.queue.fills_slack(queued, now)
-        if not slack and self._in_front(decision.replica):
-            return None  # they go first
+        has_room = bound.admits(load, decision.uncached_tokens, context, part, now)
+        if not has_room or (not slack and self._in_front(decision.replica)):
+            return None  # there may be room elsewhere, or it has to be made
         self.queue.passes(queued, now)
         self._dispatch(request, queued, decision, now, slack=slack)
         return decision
@@ -488,8 +487,9 @@ class PoolScheduler:
         return [self._wait_again(flight, now) for flight in flights]
 
     def _wait_again(self, flight: Flight, now: float) -> Yield:
-        self.queue.restore(flight.queued, now)
-        self._waiting[flight.request.id] = (flight.request, flight.queued)
+        queued = flight.queued_again()
+        self.queue.restore(queued, now)
+        self._waiting[flight.request.id] = (flight.request, queued)
         return Yield(flight.request.id, flight.decision.replica)
 
     def _correct(self, flight: Flight, cached: int) -> None:

@@ -38,6 +38,14 @@ class Flight(msgspec.Struct):
         """Tokens of its prompt that the replica has yet to compute, as far as is known."""
         return 0 if self.started else self.decision.uncached_tokens
 
+    def queued_again(self) -> QueueRequest:
+        """As it waits once more, having been taken back."""
+        return msgspec.structs.replace(self.queued, taken_back=self.queued.taken_back + 1)
+
+
+#: So many times a long prompt of a team above its share may be begun for nothing: where an engine
+#: keeps no prefixes it would never end.
+_OFTEN = 4
 
 #: Those of the batch tier go before those of teams above their shares.
 BATCH_FIRST: tuple[Tier, ...] = ("batch", "interactive")
@@ -58,8 +66,10 @@ class SlackFlights:
         self._flights.pop(replica, None)
 
     def add(self, flight: Flight) -> None:
-        """A request went to its replica; one that fills no slack is none of these."""
-        if flight.slack:
+        """A request went to its replica; one that fills no slack is none of these, nor an
+        interactive one that came back often."""
+        often = flight.queued.taken_back >= _OFTEN and flight.request.tier == "interactive"
+        if flight.slack and not often:
             self._flights[flight.decision.replica][flight.request.id] = flight
 
     def remove(self, flight: Flight) -> None:
