@@ -5,9 +5,9 @@ stay below their quarters feel of a fourth that asks for ten times its own. Capa
 get within the objective, twice as many as the engines batch. Answers are of different lengths, as
 people's are: of one length, all that began together would end together for ever. So are prompts,
 see `bench.prompts`. The teams ask for the same lengths at the same times without the flood and
-beside it. Where capacity is measured, who is refused comes again when the refusal says so: clients
-that came at once would take the engine's processor for refusals. What is offered beyond it is
-offered whatever was refused.
+beside it, in turns, as a machine's pace changes within minutes. Where capacity is measured, who is
+refused comes again when the refusal says so: clients that came at once would take the engine's
+processor for refusals. What is offered beyond it is offered whatever was refused.
 """
 
 import argparse
@@ -17,6 +17,8 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -59,7 +61,9 @@ def main() -> None:
     parser.add_argument("--objective", type=float, default=2.0, help="seconds to the first token")
     parser.add_argument("--longest", type=int, default=1_900, help="tokens of a prompt, at most")
     parser.add_argument("--part", type=float, default=0.7, help="of its share that a team asks for")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each part")
+    parser.add_argument("--batched-tokens", type=int, default=2048, help="that a step computes")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each part, or turn")
+    parser.add_argument("--turns", type=int, default=1, help="without the flood, and beside it")
     args = parser.parse_args()
     with installation() as (program, state, logs):
         _measure(args, program, state, logs)
@@ -91,14 +95,18 @@ async def _parts(url: str, keys: Sequence[str], args: argparse.Namespace) -> Non
         share = _good(over, objective) / seconds / capacity
         print(f"3 times as many: {share:.0%} of the capacity; {_told(over, objective)}", flush=True)
         share = capacity / len(keys)
-        quiet = await asyncio.gather(*(team.open(args.part * share, seconds) for team in others))
-        beside = await asyncio.gather(
-            *(team.open(args.part * share, seconds) for team in others),
-            flood.open(10 * share, seconds),
-        )
+        quiet: list[list[Answer]] = [[] for _ in others]
+        beside: list[list[Answer]] = [[] for _ in keys]
+        for turn in range(args.turns):
+            asked = partial(_Team.open, rate=args.part * share, seconds=seconds, turn=turn)
+            _add(quiet, await asyncio.gather(*map(asked, others)))
+            flooded = flood.open(10 * share, seconds, turn)
+            _add(beside, await asyncio.gather(*map(asked, others), flooded))
         for name, before, after in zip(_TEAMS, quiet, beside, strict=False):
             print(f"team {name} without the flood: {_told(before, objective)}")
             print(f"team {name} beside it: {_told(after, objective)}")
+        print(f"all three without the flood: {_told(list(chain(*quiet)), objective)}")
+        print(f"all three beside it: {_told(list(chain(*beside[:-1])), objective)}")
         print(f"the flood: {_told(beside[-1], objective)}")
 
 
@@ -128,9 +136,10 @@ class _Team:
         await asyncio.gather(*(client() for _ in range(clients)))
         return answers
 
-    async def open(self, rate: float, seconds: float) -> list[Answer]:
-        """So many requests a second, whatever becomes of them; the same ones each time."""
-        end, draw = time.monotonic() + seconds, Random(self._seed)
+    async def open(self, rate: float, seconds: float, turn: int = 0) -> list[Answer]:
+        """So many requests a second, whatever becomes of them; turns of the same number are
+        alike."""
+        end, draw = time.monotonic() + seconds, Random(f"{self._seed} {turn}")
         async with asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[Answer]] = []
             due = time.monotonic()
@@ -157,6 +166,11 @@ class _Team:
             again = float(response.headers.get("retry-after", "0"))
             first = first or time.perf_counter() - began
             return Answer(response.status, first, whole, queued, again)
+
+
+def _add(all_of_it: list[list[Answer]], turn: Sequence[list[Answer]]) -> None:
+    for answers, more in zip(all_of_it, turn, strict=True):
+        answers.extend(more)
 
 
 def _good(answers: Sequence[Answer], objective: float) -> int:
@@ -188,6 +202,7 @@ def _config(args: argparse.Namespace) -> dict[str, object]:
     pool = {
         "engine_priority": True,
         "max_running": args.max_running,
+        "max_batched_tokens": args.batched_tokens,
         "ttft_slo_seconds": {"interactive": args.objective},
     }
     return {

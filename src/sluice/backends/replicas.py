@@ -37,6 +37,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kv_blocks: blocks of its KV cache.
         block_size: tokens in one of them.
         max_num_seqs: requests that run at once.
+        max_num_batched_tokens: tokens that one step computes.
         max_queued_requests: requests that may wait in it; more are refused.
         max_queued_tokens: prompt tokens that may wait in it.
         context_length: tokens of one prompt and its output together.
@@ -46,6 +47,7 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kv_blocks: int | None = None
     block_size: int | None = None
     max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
     max_queued_requests: int | None = None
     max_queued_tokens: int | None = None
     context_length: int | None = None

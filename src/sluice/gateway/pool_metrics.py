@@ -89,7 +89,7 @@ class PoolMetrics:
             registry=registry,
         )
         self._yields = Counter(
-            "gw_pool_yields", "Batch requests taken back.", ("pool",), registry=registry
+            "gw_pool_yields", "Requests taken back for others.", ("pool",), registry=registry
         )
         self._kv_events = Counter(
             "gw_pool_kv_events",

@@ -31,6 +31,7 @@ def pool_config(name: str, provider: VLLMProvider) -> PoolConfig:
         interactive_slo=slo.interactive,
         batch_slo=slo.batch,
         max_running=given.max_running,
+        max_batched_tokens=given.max_batched_tokens,
         max_queued=given.max_queued,
         kv_blocks=given.kv_blocks,
         block_size=given.block_size,

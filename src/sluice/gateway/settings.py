@@ -175,6 +175,7 @@ class PoolSettings(_Strict):
     placement: PolicyName = "prefix_load"
     ttft_slo_seconds: TTFTObjectives = TTFTObjectives()
     max_running: int | None = Field(None, gt=0)
+    max_batched_tokens: int | None = Field(None, gt=0)
     max_queued: int = Field(64, ge=0)
     max_waiting: int = Field(10_000, gt=0)
     kv_blocks: int | None = Field(None, gt=0)

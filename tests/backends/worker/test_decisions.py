@@ -124,6 +124,7 @@ def test_the_command_line_has_limits_where_there_are_some() -> None:
                 prefix_caching=False,
                 priority_scheduling=False,
                 max_num_seqs=64,
+                max_num_batched_tokens=512,
                 max_queued_requests=16,
                 max_queued_tokens=100_000,
             ),
@@ -133,7 +134,8 @@ def test_the_command_line_has_limits_where_there_are_some() -> None:
     command = " ".join(engine_command(["vllm"], model, Path("/w"), "h", 1))
     assert "--tensor-parallel-size 4 --pipeline-parallel-size 2" in command
     assert "--no-enable-prefix-caching --scheduling-policy fcfs" in command
-    assert "--max-num-seqs 64 --max-num-queued-reqs 16 --max-num-queued-tokens 100000" in command
+    assert "--max-num-seqs 64 --max-num-batched-tokens 512" in command
+    assert "--max-num-queued-reqs 16 --max-num-queued-tokens 100000" in command
     assert command.endswith("--runner pooling --convert embed")
 
 

@@ -149,6 +149,16 @@ def test_who_comes_back_is_first_and_not_charged() -> None:
     assert drain(waiting) == ["a", "b"]
 
 
+def test_who_comes_back_has_the_time_that_it_had() -> None:
+    waiting = accepted(queue(), request("a", slo=2.0))
+    taken = waiting.next(0.5, lambda _: True)
+    assert taken is not None
+    assert list(waiting.expired(1.0)) == []
+    waiting.restore(taken, 1.0)
+    assert list(waiting.expired(1.5)) == []
+    assert [shed.request for shed in waiting.expired(2.0)] == ["a"]
+
+
 def test_the_same_request_does_not_wait_twice() -> None:
     waiting = accepted(queue(), request("a"))
     with pytest.raises(ValueError, match="waits already"):

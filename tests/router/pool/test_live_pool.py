@@ -316,6 +316,28 @@ async def test_batch_makes_room() -> None:
     await settle([first])
 
 
+async def test_a_prompt_of_a_team_above_its_share_makes_room() -> None:
+    pool = Harness("a", prefill_rate=10.0, max_batched_tokens=1, interactive_slo=80.0)
+    pool["a"].hangs = True
+    flood: list[asyncio.Task[bytes]] = []
+    for _ in range(30):
+        pool.clock.now += 0.1
+        flood.append(asyncio.create_task(pool.ask("much " * 8, team_id="flood")))
+        await settle()
+    early = len(pool["a"].requests)  # went before anybody could know that it is one
+    await settle(flood[:early])
+    assert len(pool["a"].requests) == early + 1
+    pool["a"].hangs = False
+    assert await pool.ask(team_id="small") == piece() + DONE
+    assert pool.watcher.yields == 1
+    for _ in range(100):  # they have another turn, one after the other
+        pool.clock.now += 1.0
+        pool.pool.act(pool.clock.now)
+        await settle()
+    assert {task.result() for task in flood[early:]} == {piece() + DONE}
+    assert pool.outstanding() == 0
+
+
 async def test_batch_whose_output_was_seen_stays() -> None:
     pool = Harness("a", max_running=1)
     gate = asyncio.Event()

@@ -54,6 +54,7 @@ def engine_command(
     ]
     limits = {
         "--max-num-seqs": engine.max_num_seqs,
+        "--max-num-batched-tokens": engine.max_num_batched_tokens,
         "--max-num-queued-reqs": engine.max_queued_requests,
         "--max-num-queued-tokens": engine.max_queued_tokens,
     }

@@ -37,6 +37,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         prefix_caching: whether it keeps the KV cache of prompts for others that begin alike.
         priority_scheduling: whether requests may name a priority.
         max_num_seqs: requests that run at once.
+        max_num_batched_tokens: tokens that one step computes: the less, the shorter a prompt
+            waits for another's.
         max_queued_requests: requests that may wait; more are refused.
         max_queued_tokens: prompt tokens that may wait; the wished time to first token times the
             prefill rate.
@@ -45,6 +47,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix_caching: bool = True
     priority_scheduling: bool = True
     max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
     max_queued_requests: Count | None = None
     max_queued_tokens: Count | None = None
 

@@ -141,6 +141,7 @@ class Watch:
             kv_blocks=reading.kv_blocks,
             block_size=reading.block_size,
             max_num_seqs=engine.max_num_seqs,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
             max_queued_requests=engine.max_queued_requests,
             max_queued_tokens=engine.max_queued_tokens,
             context_length=self._model.context_length,

@@ -61,7 +61,7 @@ class Report(msgspec.Struct, frozen=True):
         completed: answered to the end.
         sheds: refused.
         sheds_by_reason: the same by why.
-        yields: times that a batch request made room.
+        yields: times that a request was taken back for others.
         duration_s: from the first arrival to the last token.
         ttft_mean_s: from arrival to first token.
         hit_rate: blocks that were cached, of all blocks of the prompts that were computed.
@@ -218,7 +218,7 @@ def render(figures: Report) -> str:
         "",
         f"completed        {figures.completed}",
         f"refused          {figures.sheds} {figures.sheds_by_reason or ''}".rstrip(),
-        f"batch yields     {figures.yields}",
+        f"taken back       {figures.yields}",
         f"hit rate         {figures.hit_rate:.3f} of blocks, "
         f"{figures.hit_rate_tokens:.3f} of tokens",
         f"imbalance        {figures.prefill_imbalance:.2f} (most prefill over mean)",

@@ -342,6 +342,7 @@ def _gateway(config: FleetConfig, number: int) -> PoolScheduler:
         block_tokens=config.block_tokens,
         max_running=1_000_000 if config.engine == "queue" else config.max_num_seqs,
         prefill_rate=config.prefill_rate,
+        step_tokens=config.max_num_batched_tokens,
     )
     for replica in range(config.replicas):
         gateway.join(str(replica), limits)

@@ -6,7 +6,7 @@ import msgspec
 
 from sluice.router.pool.fair_queue import Shed
 from sluice.router.pool.placement import Decision, Prompt
-from sluice.router.pool.queue_request import Priority, Tier
+from sluice.router.pool.queue_request import Priority, QueueRequest, Tier
 
 
 class PoolRequest(msgspec.Struct, frozen=True, gc=False):
@@ -37,6 +37,25 @@ class PoolRequest(msgspec.Struct, frozen=True, gc=False):
         """The KV cache that it may come to hold."""
         return self.prompt.tokens + self.output_tokens
 
+    def queued(self, work: int, now: float) -> QueueRequest:
+        """The request as the queue sees it.
+
+        Args:
+            work: tokens of its prompt that a replica will probably have to compute.
+            now: seconds.
+        """
+        return QueueRequest(
+            self.id,
+            self.team,
+            self.prompt.tokens,
+            work,
+            self.priority,
+            self.tier,
+            self.slo,
+            self.weight,
+            now,
+        )
+
 
 class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Send it there now."""
@@ -46,7 +65,7 @@ class Dispatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Yield(msgspec.Struct, frozen=True, gc=False):
-    """Abort this batch request at its replica; it waits again, and will be dispatched anew."""
+    """Abort this request at its replica, for others: it waits again, and is dispatched anew."""
 
     request: str
     replica: str

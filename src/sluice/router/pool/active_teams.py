@@ -46,6 +46,7 @@ class ActiveTeams:
         self._teams: dict[str, _Team] = {}
         self._over: frozenset[str] = frozenset()
         self._within = 0.0
+        self._share_of_over = 0.0
         self._seconds = 0.0
         self._looked = 0.0
         self._stale = True
@@ -90,6 +91,10 @@ class ActiveTeams:
         known = self._teams.get(team)
         return known.weight / sum(team.weight for team in self._teams.values()) if known else 0.0
 
+    def share_of_over(self) -> float:
+        """The share of those teams together which ask for more than theirs, as of the last look."""
+        return self._share_of_over
+
     @property
     def crowded(self) -> bool:
         """Whether any team asked for more than its share, as of the last look."""
@@ -124,3 +129,5 @@ class ActiveTeams:
             )
         within = sum(team.before for name, team in teams.items() if name not in self._over)
         self._within = within / max(self._seconds, _FIRST_SECONDS)
+        if self._over:
+            self._share_of_over = sum(map(self.share, self._over))

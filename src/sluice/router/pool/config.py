@@ -46,6 +46,7 @@ class PoolConfig:
         interactive_slo, batch_slo: seconds to the first token of a request of that tier; one that
             would take longer is refused. None: as long as its deadline lets it.
         max_running: sequences that a replica batches; None: what its worker says, or 256.
+        max_batched_tokens: that one step of it computes; None: what its worker says, or 2,048.
         max_queued: requests that it may queue by itself.
         kv_blocks: of the engine's own size, in its KV cache; None: what it says.
         block_size: tokens in such a block, where `kv_blocks` is given.
@@ -70,6 +71,7 @@ class PoolConfig:
     interactive_slo: float | None = 10.0
     batch_slo: float | None = None
     max_running: int | None = None
+    max_batched_tokens: int | None = None
     max_queued: int = 64
     kv_blocks: int | None = None
     block_size: int = 16

@@ -128,10 +128,12 @@ class FairQueue:
         self._entries: dict[str, Entry] = {}
         self._deadlines: list[tuple[float, Entry]] = []
         self._order = count()
-        self._pool_rate = rate
+        self._pool_rate, self._gateways = rate, 1
         self._served = PeakRate(_CREDIT_MEMORY_SECONDS)
         self._drain = Drain(_MEMORY_SECONDS)
         self._team_drains: dict[tuple[str, Tier], Drain] = {}
+        #: When the teams above their shares have had what is left to them, see `_fill`.
+        self.opens = 0.0
 
     def __len__(self) -> int:
         """How many wait."""
@@ -165,9 +167,10 @@ class FairQueue:
         """Work tokens a second that leave the queue while it is not empty."""
         return min(self._pool_rate, self._drain.rate)
 
-    def expect(self, rate: float) -> None:
-        """The pool can take this many work tokens a second, by what its replicas are seen to do."""
-        self._pool_rate = max(1.0, rate)
+    def expect(self, rate: float, gateways: int = 1) -> None:
+        """The pool can take this many work tokens a second, by what its replicas are seen to do,
+        from so many gateways together."""
+        self._pool_rate, self._gateways = max(1.0, rate), gateways
 
     def offer(
         self, request: QueueRequest, now: float, ahead: int = 0, service: float = 0.0
@@ -213,9 +216,11 @@ class FairQueue:
         lane.pass_by(request.team, self._credit(request))
         self._asks(request, now)
         self._charge(request, request.input_tokens, 0)
+        self._fill(request, request.work_tokens, now)
 
     def restore(self, request: QueueRequest, now: float) -> None:
-        """Put a request back that left and was not served: first in its team's line, not charged.
+        """Put a request back that left and was not served: first in its team's line, not charged,
+        and to be refused when its time is over, as before.
 
         Args:
             request: as it came out of `next`.
@@ -223,6 +228,10 @@ class FairQueue:
         """
         self._push(request, now, -next(self._order))
         self._charge(request, -request.input_tokens, 0)
+        self._fill(request, -request.work_tokens, now)
+        if request.slo is not None:
+            latest = request.arrived + request.slo * self._policy.margin
+            heappush(self._deadlines, (latest, self._entries[request.id]))
 
     def _push(self, request: QueueRequest, now: float, order: int) -> None:
         if request.id in self._entries:
@@ -261,8 +270,34 @@ class FairQueue:
             return 1.0
         if running < policy.least_share * self._active.share(request.team):
             return policy.fill_part
-        left = 1 - policy.spare * self._active.within() / self._most
-        return max(left, policy.least_part)
+        return max(self._left(), policy.least_part)
+
+    def held_back(self, request: QueueRequest, now: float) -> bool:
+        """Whether a request waits whatever room there is: its team is above its share, and such
+        teams have had what is left to them, see `_fill`."""
+        return now < self.opens and self._over(request, now)
+
+    def _left(self) -> float:
+        """The part of what the pool serves that the teams within their shares leave to others, if
+        they are to have room for what comes by chance."""
+        return 1 - self._policy.spare * self._active.within() / self._most
+
+    def _fill(self, request: QueueRequest, work: int, now: float) -> None:
+        """Count what a team above its share has computed: the prompts of all such teams together
+        take no more of the engines' time than is left, or than their shares, and evenly.
+
+        Else they take all that the others don't at this moment: the engines never rest then, and
+        each request of the others meets a step of theirs.
+        """
+        if self._over(request, now) and (left := self._left()) < 1:
+            part = max(left, self._active.share_of_over())
+            begun = max(self.opens, now) if work > 0 else self.opens
+            self.opens = begun + work / (part * self._pool_rate / self._gateways)
+
+    def fills_slack(self, request: QueueRequest, now: float) -> bool:
+        """Whether a request fills what others leave: of the batch tier, or of a team above its
+        share."""
+        return request.tier == "batch" or self._over(request, now)
 
     def _over(self, request: QueueRequest, now: float) -> bool:
         return request.tier == "interactive" and self._active.over(request.team, self._most, now)
@@ -287,38 +322,46 @@ class FairQueue:
             if entry is None:
                 continue
             request = entry.request
-            if not fits(request):
+            if self.held_back(request, now) or not fits(request):
                 if not self._over(request, now):
                     return None
                 entry = lane.first_but(lambda each: self._over(each, now))
                 if entry is None or not fits(entry.request):
                     return None
                 request = entry.request
-            self._served.look(now, held_back=self._active.crowded or not self._entries)
-            self._charge(request, request.input_tokens, 0)
-            self._take(entry)
-            work, rate = request.work_tokens, self._pool_rate
-            self._drain.took(work, now, bool(self._entries), rate)
-            drain = self._team_drains[request.team, request.tier]
-            drain.took(work, now, lane.waits(request.team), rate)
+            self.take(request, now)
             return request
         return None
 
     def head(self, now: float) -> QueueRequest | None:
-        """The request whose turn it is; it stays."""
+        """The request whose turn it is, or would be but for the teams above their shares; it
+        stays."""
         for lane in self._lanes.values():
             lane.age(now)
             entry = lane.first()
+            if entry is not None and self._over(entry.request, now):
+                entry = lane.first_but(lambda each: self._over(each, now)) or entry
             if entry is not None:
                 return entry.request
         return None
+
+    def take(self, request: QueueRequest, now: float) -> None:
+        """A request that waits leaves the queue to be served, whosever turn it is."""
+        self._served.look(now, held_back=self._active.crowded or not self._entries)
+        self._charge(request, request.input_tokens, 0)
+        self._fill(request, request.work_tokens, now)
+        self._remove(self._entries[request.id])
+        work, rate = request.work_tokens, self._pool_rate
+        self._drain.took(work, now, bool(self._entries), rate)
+        drain = self._team_drains[request.team, request.tier]
+        drain.took(work, now, self._lanes[request.tier].waits(request.team), rate)
 
     def cancel(self, request: str) -> bool:
         """The caller left. Says whether the request was waiting."""
         entry = self._entries.get(request)
         if entry is None:
             return False
-        self._take(entry)
+        self._remove(entry)
         team, tier = entry.request.team, entry.request.tier
         if not self._entries:
             self._drain.end()
@@ -348,7 +391,7 @@ class FairQueue:
                 self.cancel(entry.request.id)
                 yield Shed(entry.request.id, max(1, ceil(backlog / self.rate)), "expired")
 
-    def _take(self, entry: Entry) -> None:
+    def _remove(self, entry: Entry) -> None:
         self._lanes[entry.request.tier].remove(entry)
         del self._entries[entry.request.id]
 

@@ -34,7 +34,7 @@ class PoolObserver(Protocol):
         ...
 
     def request_yielded(self, pool: str) -> None:
-        """A batch request was taken back from its replica to make room."""
+        """A request was taken back from its replica, for others."""
         ...
 
     def replica_changed(

@@ -25,6 +25,8 @@ class QueueRequest(msgspec.Struct, frozen=True, gc=False):
         tier: batch requests fill what interactive ones leave.
         slo: seconds to its first token, counted from `offer`; None: it waits for ever.
         weight: the team's, a share relative to other teams'.
+        arrived: when it came, seconds.
+        taken_back: how often it left the queue and had to come back.
     """
 
     id: str
@@ -35,3 +37,5 @@ class QueueRequest(msgspec.Struct, frozen=True, gc=False):
     tier: Tier = "interactive"
     slo: float | None = None
     weight: float = 1.0
+    arrived: float = 0.0
+    taken_back: int = 0

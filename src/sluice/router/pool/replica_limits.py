@@ -12,6 +12,9 @@ _USUAL_KV_TOKENS = 500_000
 #: Sequences that a replica batches, where nobody says: vLLM's own default.
 _USUAL_RUNNING = 256
 
+#: Tokens that one step of it computes, likewise.
+_USUAL_BATCHED_TOKENS = 2_048
+
 
 def limits_of(replica: Replica, config: PoolConfig, block_tokens: int) -> ReplicaLimits:
     """The limits of a replica that joins.
@@ -23,9 +26,12 @@ def limits_of(replica: Replica, config: PoolConfig, block_tokens: int) -> Replic
     """
     said = None if replica.announcement is None else replica.announcement.limits
     running = config.max_running or (said and said.max_num_seqs) or _USUAL_RUNNING
+    batched = (
+        config.max_batched_tokens or (said and said.max_num_batched_tokens) or _USUAL_BATCHED_TOKENS
+    )
     queued = (said and said.max_queued_requests) or config.max_queued
     blocks = max(1, _kv_tokens(replica, config) // block_tokens)
-    return ReplicaLimits(blocks, block_tokens, running, queued, config.prefill_rate)
+    return ReplicaLimits(blocks, block_tokens, running, queued, config.prefill_rate, batched)
 
 
 def _kv_tokens(replica: Replica, config: PoolConfig) -> int:

@@ -3,7 +3,7 @@
 The pieces beside this file each decide one thing; this puts them in order:
 
     submit        refuse at the door, or queue
-    decide        what leaves the queue, and where to; batch requests that make room
+    decide        what leaves the queue, and where to; what makes room for it
     first_token   the prompt is computed: learn the rate, correct the index
     ended         room again
 
@@ -13,19 +13,20 @@ pile up until `take_hints`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import islice
 from math import ceil
 
 from sluice.router.pool.actions import Action, Dispatch, PoolRequest, Yield
-from sluice.router.pool.batch_flights import BatchFlights, Flight
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.capacity import Capacity
 from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed, Tier
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, LoadBook
 from sluice.router.pool.placement import Decision, Placement
+from sluice.router.pool.slack_flights import BATCH_FIRST, Flight, SlackFlights
+from sluice.router.pool.team_sequences import TeamSequences
 from sluice.router.pool.turns import Turns
 
 __all__ = ["Action", "Dispatch", "PoolRequest", "PoolScheduler", "Yield"]
@@ -60,8 +61,8 @@ class PoolScheduler:
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
         self._flights: dict[str, Flight] = {}
-        self._running: dict[str, int] = {}  # of each team, interactive ones
-        self._batch = BatchFlights()
+        self._sequences = TeamSequences()
+        self._slack = SlackFlights()
         self._changed: set[str] = set()  # replicas of which the others have not heard the last
         self._placed: list[tuple[str, tuple[int, ...]]] = []  # blocks that went to replicas
         #: So many batch requests are to make room at each replica for other gateways.
@@ -82,19 +83,19 @@ class PoolScheduler:
         self.loads.add(replica)
         self.loads[replica].free_blocks = limits.kv_blocks
         self._capacity.join(self.loads[replica], limits)
-        self._batch.join(replica)
-        self.queue.expect(self._capacity.rate)
+        self._slack.join(replica)
+        self.queue.expect(self._capacity.rate, self._gateways)
 
     def leave(self, replica: str) -> None:
         """A replica is gone, and its requests with it; an unknown one is ignored."""
         self.index.remove(replica)
         self.loads.remove(replica)
         self._capacity.leave(replica)
-        self._batch.leave(replica)
+        self._slack.leave(replica)
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
-            self._count(self._flights.pop(key), -1)
-        self.queue.expect(self._capacity.rate)
+            self._sequences.ended(self._flights.pop(key).request)
+        self.queue.expect(self._capacity.rate, self._gateways)
 
     def weigh(self, replica: str, weight: float) -> None:
         """Give a replica a share of the usual load: 0 for none, as while it drains."""
@@ -135,21 +136,27 @@ class PoolScheduler:
         depths = self.index.match(prompt.hashes)
         work = prompt.uncached(max(depths.values(), default=0))
         peers = self.loads.peers
-        if peers and (self._over_share() or self._stands_back(request.tier)):
-            return None
-        if peers and self._turns.wait(peers, self._capacity.prefill_seconds(work), now) > 0:
+        if peers and (
+            self._over_share()
+            or self._stands_back(request.tier)
+            or self._turns.wait(peers, self._capacity.prefill_seconds(work), now) > 0
+        ):
             return None
         open_to = [load for load in self.loads if load.weight > 0]
         if not open_to:
             return None
         decision = self._placement.place(prompt, open_to, depths)
         load, bound = self.loads[decision.replica], self._capacity[decision.replica]
-        queued = self._queued(request, work)
+        queued = request.queued(work, now)
+        if self.queue.held_back(queued, now):
+            return None
         part, context = self._part(queued, now), request.context_tokens
-        if not bound.admits(load, decision.uncached_tokens, context, part, now):
-            return None  # there may be room elsewhere
+        slack = self.queue.fills_slack(queued, now)
+        has_room = bound.admits(load, decision.uncached_tokens, context, part, now)
+        if not has_room or (not slack and self._in_front(decision.replica)):
+            return None  # there may be room elsewhere, or it has to be made
         self.queue.passes(queued, now)
-        self._dispatch(request, queued, decision, now)
+        self._dispatch(request, queued, decision, now, slack=slack)
         return decision
 
     def wake(self) -> float | None:
@@ -158,6 +165,8 @@ class PoolScheduler:
         if len(self.queue):
             if (expiry := self.queue.expiry) is not None:
                 times.append(expiry)
+            if self.queue.opens > self._decided:
+                times.append(self.queue.opens)
             if (opens := self._capacity.opens_after(self.loads, self._decided)) is not None:
                 times.append(opens)
         return min(times, default=None)
@@ -184,15 +193,15 @@ class PoolScheduler:
         actions += self._make_room_elsewhere(now)
         while len(self.queue):
             placed: list[Decision] = []
-            queued = self.queue.next(now, partial(self._fits, now, placed))
+            fits = partial(self._fits, now, placed)
+            queued = self.queue.next(now, fits) or self._make_room(fits, actions, now)
             if queued is None:
-                yields = self._make_room(now)
-                if not yields:
-                    break
-                actions.extend(yields)
-                continue
+                break
             request, _ = self._waiting.pop(queued.id)
-            self._dispatch(request, queued, placed[0], now)
+            slack = self.queue.fills_slack(queued, now)
+            if not slack:
+                actions += self._take_back(self._in_front(placed[0].replica), now)
+            self._dispatch(request, queued, placed[0], now, slack=slack)
             actions.append(Dispatch(request, placed[0]))
         self._tell_waiting()
         return actions
@@ -234,7 +243,7 @@ class PoolScheduler:
         """Its caller has seen output of it: it is not taken back to make room any more."""
         flight = self._flights.get(request)
         if flight is not None:
-            self._batch.remove(flight)
+            self._slack.remove(flight)
 
     def move(self, request: str, avoid: Collection[str], now: float) -> Decision | None:
         """Its replica failed it before it answered: it goes elsewhere, at once and at no charge,
@@ -258,7 +267,7 @@ class PoolScheduler:
         if not others:
             return None
         decision = self._placement.place(moved.prompt, others, depths)
-        self._dispatch(moved, flight.queued, decision, now)
+        self._dispatch(moved, flight.queued, decision, now, slack=flight.slack)
         return decision
 
     def generated(self, request: str, tokens: int) -> None:
@@ -279,8 +288,8 @@ class PoolScheduler:
         if flight is None:
             return
         replica = flight.decision.replica
-        self._batch.remove(flight)
-        self._count(flight, -1)
+        self._slack.remove(flight)
+        self._sequences.ended(flight.request)
         self.loads.ended(replica, flight.prefill_tokens, flight.request.context_tokens)
         self._changed.add(replica)
         if not (flight.started or computed):
@@ -348,20 +357,8 @@ class PoolScheduler:
         depths = self.index.match(request.prompt.hashes)
         return request.prompt.uncached(max(depths.values(), default=0))
 
-    def _queued(self, request: PoolRequest, work: int) -> QueueRequest:
-        return QueueRequest(
-            request.id,
-            request.team,
-            request.prompt.tokens,
-            work,
-            request.priority,
-            request.tier,
-            request.slo,
-            request.weight,
-        )
-
     def _offer(self, request: PoolRequest, work: int, now: float) -> Shed | None:
-        queued = self._queued(request, work)
+        queued = request.queued(work, now)
         slo = request.slo is not None
         service = self._capacity.service_seconds(self.loads, work) if slo else 0.0
         outcome = self.queue.offer(queued, now, service=service)
@@ -397,19 +394,20 @@ class PoolScheduler:
 
     def _part(self, queued: QueueRequest, now: float) -> float:
         """The part of a replica's room that a request may fill."""
-        running = self._running.get(queued.team, 0) * (1 + len(self.loads.peers))
+        running = self._sequences.of(queued.team) * self._gateways
         return self.queue.part(queued, running / max(1, self._capacity.sequences), now)
 
     def _reckon(self, replica: str) -> None:
         self._capacity.reckon(self.loads[replica])
-        self.queue.expect(self._capacity.rate)
+        self.queue.expect(self._capacity.rate, self._gateways)
+
+    @property
+    def _gateways(self) -> int:
+        return 1 + len(self.loads.peers)
 
     def _over_share(self) -> bool:
-        """Whether other gateways wait while this one has its share of the room already.
-
-        Who has a request at a replica sees first that it has room again, and would never let the
-        others in.
-        """
+        """Whether other gateways wait while this one has its share of the room already: it sees
+        first that its own requests leave room, and would never let the others in."""
         rivals = self.loads.rivals
         if not rivals or self._capacity.policy is None:
             return False
@@ -420,67 +418,83 @@ class PoolScheduler:
         return tier == "batch" and self.loads.urgent_elsewhere > 0
 
     def _dispatch(
-        self, request: PoolRequest, queued: QueueRequest, decision: Decision, now: float
+        self,
+        request: PoolRequest,
+        queued: QueueRequest,
+        decision: Decision,
+        now: float,
+        *,
+        slack: bool,
     ) -> None:
-        flight = self._flights[request.id] = Flight(request, queued, decision, now)
+        flight = self._flights[request.id] = Flight(request, queued, decision, now, slack)
         replica, hashes = decision.replica, request.prompt.hashes
         if self.loads[replica].queued_prefill_tokens == 0:
             self._capacity[replica].began(now)
-        self._batch.add(flight)
-        self._count(flight, 1)
+        self._slack.add(flight)
+        self._sequences.began(request)
         self.loads.dispatched(replica, decision.uncached_tokens, request.context_tokens)
         self._changed.add(replica)
         if hashes:
             self._insert(replica, hashes)
             self._placed.append((replica, hashes))
 
-    def _count(self, flight: Flight, change: int) -> None:
-        """Its team has one more interactive request at the replicas, or one less."""
-        if flight.request.tier == "interactive":
-            team = flight.request.team
-            self._running[team] = left = self._running.get(team, 0) + change
-            if not left:
-                del self._running[team]
-
     def _started(self, flight: Flight) -> None:
         """Its prompt is computed."""
         self.loads.first_token(flight.decision.replica, flight.prefill_tokens)
         self._changed.add(flight.decision.replica)
         flight.started = True
+        self._slack.computed(flight)
 
     def _insert(self, replica: str, hashes: Sequence[int]) -> None:
         if replica in self.index:
             self.index.insert(replica, hashes)
             self.loads[replica].free_blocks = self.index.free(replica)
 
-    def _make_room(self, now: float) -> list[Action]:
-        """Take batch requests back where that lets the interactive one in whose turn it is."""
+    def _make_room(
+        self, fits: Callable[[QueueRequest], bool], actions: list[Action], now: float
+    ) -> QueueRequest | None:
+        """Take back what fills slack where that lets the interactive one in whose turn it is,
+        which left the queue then."""
         head = self.queue.head(now)
-        if head is None or head.tier == "batch":
-            return []
+        if head is None or head.tier == "batch" or self.queue.held_back(head, now):
+            return None
         request, _ = self._waiting[head.id]
         depths, part = self.index.match(request.prompt.hashes), self._part(head, now)
-        gone = self._batch.in_the_way(request, depths, self.loads, self._capacity, part, now)
-        return [self._take_back(flight, now) for flight in gone]
+        tiers = ("batch",) if self.queue.fills_slack(head, now) else BATCH_FIRST
+        gone = self._slack.in_the_way(request, tiers, depths, self.loads, self._capacity, part, now)
+        for flight in gone:
+            self.ended(flight.request.id, now)
+        # Before they wait again: what they were charged is theirs then, and it may be their turn.
+        served = bool(gone) and fits(head)
+        if served:
+            self.queue.take(head, now)
+        actions += [self._wait_again(flight, now) for flight in gone]
+        return head if served else None
 
     def _make_room_elsewhere(self, now: float) -> list[Action]:
         """Take back as many batch requests at each replica as interactive ones wait elsewhere."""
         pressed, self.pressed = self.pressed, 0
         if not pressed or not self.loads.urgent_elsewhere:
             return []
-        return [self._take_back(flight, now) for flight in self._batch.youngest(pressed)]
+        return self._take_back(self._slack.youngest(pressed), now)
 
-    def _take_back(self, flight: Flight, now: float) -> Yield:
-        self.ended(flight.request.id, now)
-        self.queue.restore(flight.queued, now)
-        self._waiting[flight.request.id] = (flight.request, flight.queued)
+    def _in_front(self, replica: str) -> list[Flight]:
+        return self._slack.in_front(replica, self._capacity[replica].limits.step_tokens)
+
+    def _take_back(self, flights: Sequence[Flight], now: float) -> list[Action]:
+        for flight in flights:
+            self.ended(flight.request.id, now)
+        return [self._wait_again(flight, now) for flight in flights]
+
+    def _wait_again(self, flight: Flight, now: float) -> Yield:
+        queued = flight.queued_again()
+        self.queue.restore(queued, now)
+        self._waiting[flight.request.id] = (flight.request, queued)
         return Yield(flight.request.id, flight.decision.replica)
 
     def _correct(self, flight: Flight, cached: int) -> None:
-        """Correct the index, unless the difference is what rounding makes of it.
-
-        An engine computes at least a prompt's last token, and with it the block.
-        """
+        """Correct the index, unless the difference is what rounding makes of it: an engine computes
+        at least a prompt's last token, and with it the block."""
         believed = flight.decision.cached_blocks
         if abs(believed - cached) > 1:
             hashes = flight.request.prompt.hashes
