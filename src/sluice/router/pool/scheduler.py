@@ -21,7 +21,8 @@ from math import ceil
 from sluice.router.pool.actions import Action, Dispatch, PoolRequest, Yield
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.capacity import Capacity
-from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed, Tier
+from sluice.router.pool.fair_queue import FairQueue, QueuePolicy, QueueRequest, Shed
+from sluice.router.pool.gateway_share import GatewayShare
 from sluice.router.pool.index import PrefixIndex
 from sluice.router.pool.load import SILENCE_SECONDS, Hint, LoadBook
 from sluice.router.pool.placement import Decision, Placement
@@ -57,6 +58,7 @@ class PoolScheduler:
         self.queue = FairQueue(queue or QueuePolicy(), rate=1.0)
         self._placement = placement
         self._capacity = Capacity(bounds)
+        self._share = GatewayShare(self.loads, self._capacity)
         self._turns = Turns(gateway, hint_seconds)
         self._held: dict[str, tuple[float, PoolRequest]] = {}
         self._waiting: dict[str, tuple[PoolRequest, QueueRequest]] = {}
@@ -84,7 +86,7 @@ class PoolScheduler:
         self.loads[replica].free_blocks = limits.kv_blocks
         self._capacity.join(self.loads[replica], limits)
         self._slack.join(replica)
-        self.queue.expect(self._capacity.rate, self._gateways)
+        self.queue.expect(self._capacity.rate, self._share.gateways)
 
     def leave(self, replica: str) -> None:
         """A replica is gone, and its requests with it; an unknown one is ignored."""
@@ -95,7 +97,7 @@ class PoolScheduler:
         gone = [key for key, flight in self._flights.items() if flight.decision.replica == replica]
         for key in gone:
             self._sequences.ended(self._flights.pop(key).request)
-        self.queue.expect(self._capacity.rate, self._gateways)
+        self.queue.expect(self._capacity.rate, self._share.gateways)
 
     def weigh(self, replica: str, weight: float) -> None:
         """Give a replica a share of the usual load: 0 for none, as while it drains."""
@@ -137,8 +139,8 @@ class PoolScheduler:
         work = prompt.uncached(max(depths.values(), default=0))
         peers = self.loads.peers
         if peers and (
-            self._over_share()
-            or self._stands_back(request.tier)
+            self._share.used()
+            or self._share.stands_back(request.tier)
             or self._turns.wait(peers, self._capacity.prefill_seconds(work), now) > 0
         ):
             return None
@@ -379,9 +381,7 @@ class PoolScheduler:
         """Place it among the replicas that have room; the decision goes to `placed`."""
         request, _ = self._waiting[queued.id]
         depths = self.index.match(request.prompt.hashes)
-        # The share is for those who crowd the queue, not for a team with one request.
-        crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
-        if (crowds and self._over_share()) or self._stands_back(queued.tier):
+        if not self._may_go(queued):
             return False
         part, context = self._part(queued, now), request.context_tokens
         candidates = self._capacity.with_room(
@@ -392,30 +392,20 @@ class PoolScheduler:
         placed.append(self._placement.place(request.prompt, candidates, depths))
         return True
 
+    def _may_go(self, queued: QueueRequest) -> bool:
+        """Whether the other gateways leave it to this one to send a request."""
+        # The share is for those who crowd the queue, not for a team with one request.
+        crowds = self.queue.waiting_of(queued.team, queued.tier) > 1
+        return not (crowds and self._share.used()) and not self._share.stands_back(queued.tier)
+
     def _part(self, queued: QueueRequest, now: float) -> float:
         """The part of a replica's room that a request may fill."""
-        running = self._sequences.of(queued.team) * self._gateways
+        running = self._sequences.of(queued.team) * self._share.gateways
         return self.queue.part(queued, running / max(1, self._capacity.sequences), now)
 
     def _reckon(self, replica: str) -> None:
         self._capacity.reckon(self.loads[replica])
-        self.queue.expect(self._capacity.rate, self._gateways)
-
-    @property
-    def _gateways(self) -> int:
-        return 1 + len(self.loads.peers)
-
-    def _over_share(self) -> bool:
-        """Whether other gateways wait while this one has its share of the room already: it sees
-        first that its own requests leave room, and would never let the others in."""
-        rivals = self.loads.rivals
-        if not rivals or self._capacity.policy is None:
-            return False
-        return self.loads.own_prefill_tokens >= self._capacity.room / (rivals + 1)
-
-    def _stands_back(self, tier: Tier) -> bool:
-        """Whether interactive requests wait elsewhere, which batch requests do not pass."""
-        return tier == "batch" and self.loads.urgent_elsewhere > 0
+        self.queue.expect(self._capacity.rate, self._share.gateways)
 
     def _dispatch(
         self,
@@ -456,7 +446,9 @@ class PoolScheduler:
         """Take back what fills slack where that lets the interactive one in whose turn it is,
         which left the queue then."""
         head = self.queue.head(now)
-        if head is None or head.tier == "batch" or self.queue.held_back(head, now):
+        if head is None or head.tier == "batch" or not self._may_go(head):
+            return None
+        if self.queue.held_back(head, now):
             return None
         request, _ = self._waiting[head.id]
         depths, part = self.index.match(request.prompt.hashes), self._part(head, now)
