@@ -11,6 +11,7 @@ import json
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -137,12 +138,15 @@ async def test_prompts_meet_their_cache(
 
 
 async def test_a_replica_that_returns_500s_is_taken_out(client: Client, gateway: Gateway) -> None:
-    asked = [[{"role": "user", "content": f"question {number}"}] for number in range(12)]
-    answers = [await client.ask("faulty", messages) for messages in asked]
-    assert all(answer.finished for answer in answers)
+    failed = partial(gateway.metric, "gw_pool_moves_total", pool="faulty", reason="failed")
+    for number in range(60):  # it gets fewer if a busy machine has had it out just now
+        messages = [{"role": "user", "content": f"question {number}"}]
+        assert (await client.ask("faulty", messages)).finished
+        if failed() >= 3:
+            break
     states = "gw_pool_replica_state"
     eventually(lambda: gateway.metric(states, pool="faulty") == 1 + 1 + 3)
-    assert gateway.metric("gw_pool_moves_total", pool="faulty", reason="failed") >= 3
+    assert failed() >= 3
 
 
 def test_dropped_streams_leave_nothing_running(gateway: Gateway, engines: list[VllmEngine]) -> None:
