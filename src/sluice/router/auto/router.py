@@ -23,7 +23,6 @@ from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Catalog, Model, Tier
-from sluice.router.complexity.view import read_turns, read_view
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused
 from sluice.wire.request import Request
@@ -163,13 +162,11 @@ class AutoRouter:
         Raises:
             RoutingRefused: no model of the alias can serve it.
         """
-        policy, members = alias.policy, ask.request.members
-        turns = read_turns(members)
-        view = read_view(members, turns)
+        policy = alias.policy
         scorer = self._scorers.of(alias.name)
-        scored = scorer.score(view)
+        view, scored = scorer.read(ask.request.members)
         needs = needs_of(ask.endpoint, ask.request, view, ask.tier)
-        conversation = alias.conversations.key(ask.session, ask.request, turns)
+        conversation = alias.conversations.key(ask.session, view)
         score, least = scored.score, 0
         # The first request of a conversation may be another's too: it has nothing to keep to.
         goes_on = policy.sticky and (view.turns > 1 or ask.session is not None)
