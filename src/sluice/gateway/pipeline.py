@@ -244,8 +244,8 @@ class Pipeline:
             request=received.request,
             tier=received.tier,
             team=principal.team_id,
+            id=exchange.id,
             session=exchange.header(b"x-session-id"),
-            part=conversation_of(exchange),
             may_use=policy.allows_model,
             rights=policy.models,
         )
