@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.router.auto.documents import AutoPolicy
 
@@ -38,10 +38,15 @@ class Cut:
         score: the least one that belongs to it.
         part: of the requests with just this score, the part that belongs to it, 0 to 1. Where many
             requests have one score no threshold alone would give the share.
+        below: what the first 8 bytes of the conversations of that part are below, as a number.
     """
 
     score: float
     part: float = 1.0
+    below: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "below", math.ceil(self.part * 2**64))
 
     def takes(self, score: float, conversation: bytes) -> bool:
         """Whether a request is at or above the cut.
@@ -52,7 +57,7 @@ class Cut:
         """
         if score != self.score:
             return score > self.score
-        return int.from_bytes(conversation[:8]) < self.part * 2**64
+        return int.from_bytes(conversation[:8]) < self.below
 
 
 def cut_at(scores: Sequence[float], share: float) -> Cut:
