@@ -296,8 +296,8 @@ class Pipeline:
             self._shadows.copy(route.model, call)
             chosen = None if exchange.choice is None else exchange.model_used
             if isinstance(answer, StreamStart):
-                exchange.start = answer = in_events(answer, chosen)
-                return await relay_stream(exchange, answer)
+                exchange.start = answer
+                return await relay_stream(exchange, answer, in_events(answer.head, chosen))
             self._meter.learn(exchange, answer.usage)
             exchange.ended("ok", answer.usage)
             return WholeEnding(in_answer(answer.body, chosen))

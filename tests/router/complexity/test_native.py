@@ -114,7 +114,7 @@ CONTENTS = st.one_of(
     st.sampled_from([None, 3, 1.5e9, True, {}, {"a": ['}"\\', {"b": []}]}]),
 )
 ROLES = st.sampled_from(["user"] * 6 + ["system", "developer", "assistant", "tool", "usér", "", 7])
-MESSAGES = st.lists(
+MESSAGES: st.SearchStrategy[list[Any]] = st.lists(
     st.one_of(
         st.fixed_dictionaries({"role": ROLES, "content": CONTENTS}),
         st.fixed_dictionaries(

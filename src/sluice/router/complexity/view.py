@@ -261,7 +261,7 @@ def _ends(content: Buffer) -> bytes:
     seen = memoryview(content)
     if len(seen) <= 2 * _OPENING:
         return bytes(seen)
-    return b"%d%b%b" % (len(seen), seen[:_OPENING], seen[-_OPENING:])
+    return b"%d%b%b" % (len(seen), bytes(seen[:_OPENING]), bytes(seen[-_OPENING:]))
 
 
 def _wants_json(members: RawObject) -> bool:
