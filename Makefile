@@ -20,7 +20,8 @@ help: ## this list
 
 setup: $(STAMP) ## create .venv with Sluice and its development tools
 
-$(STAMP): pyproject.toml requirements/runtime.txt requirements/dev.txt
+$(STAMP): pyproject.toml setup.py $(wildcard src/sluice/router/complexity/*.pyx) \
+		requirements/runtime.txt requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/dev.txt -c requirements/runtime.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -e . -c requirements/runtime.txt

@@ -6,12 +6,9 @@ into a stream in its first event.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import msgspec
-
-from sluice.router.dispatch import StreamStart
 
 _DATA = b"data: {"
 
@@ -26,18 +23,16 @@ def in_answer(body: bytes, model: str | None) -> bytes:
     return b"".join((head, separator, _member(model), body[end:]))
 
 
-def in_events(start: StreamStart, model: str | None) -> StreamStart:
-    """A stream whose first event says it; as it is where no model is given."""
+def in_events(head: bytes, model: str | None) -> bytes:
+    """The beginning of a stream, whose first event says it; as it is where no model is given."""
     if model is None:
-        return start
-    head = start.head
+        return head
     at = 0 if head.startswith(_DATA) else head.find(b"\n" + _DATA) + 1
     if at == 0 and not head.startswith(_DATA):
-        return start
+        return head
     at += len(_DATA)
     separator = b"" if head[at : at + 1] == b"}" else b","
-    said = b"%s%s%s%s" % (head[:at], _member(model), separator, head[at:])
-    return replace(start, head=said)
+    return b"%s%s%s%s" % (head[:at], _member(model), separator, head[at:])
 
 
 @lru_cache

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from functools import partial
 
 import msgspec
 import structlog
@@ -62,7 +61,6 @@ from sluice.gateway.tenancy.limits import Policy, less_urgent
 from sluice.router.auto.alias import Alias
 from sluice.router.auto.router import AutoAsk, AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
-from sluice.router.gathering import Gathering
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused
 from sluice.router.shadows import Shadows
@@ -108,7 +106,6 @@ class Pipeline:
         self._keys = keys
         self._router = router
         self._auto = auto
-        self._gathering = Gathering()
         self._dispatcher = dispatcher
         self._shadows = shadows
         self._meter = meter
@@ -151,7 +148,7 @@ class Pipeline:
         key = key_of(exchange.headers)
         if key is not None and await self._keyed.answer(exchange, principal, received, key, self):
             return
-        route = await self._route(exchange, principal, received)
+        route = self._route(exchange, principal, received)
         request = bounded(exchange.endpoint, received.request, route.model, principal.policy)
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
         call = await self._call(exchange, principal, request, received)
@@ -214,7 +211,7 @@ class Pipeline:
         except InvalidRequest as error:
             raise GatewayError.of_request(error) from None
 
-    async def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
+    def _route(self, exchange: Exchange, principal: Principal, received: Received) -> Route:
         name, policy, team = received.request.model, principal.policy, principal.team_id
         alias = self._auto.find(name, team)
         try:
@@ -223,7 +220,7 @@ class Pipeline:
                     name, exchange.endpoint, received.tier, conversation_of(exchange), team
                 )
             else:
-                route = await self._choose(exchange, alias, principal, received)
+                route = self._choose(exchange, alias, principal, received)
         except RoutingRefused as error:
             raise GatewayError.of_routing(error) from None
         if alias is None:
@@ -235,7 +232,7 @@ class Pipeline:
         exchange.lifeline.total_at = exchange.started + total
         return route
 
-    async def _choose(
+    def _choose(
         self, exchange: Exchange, alias: Alias, principal: Principal, received: Received
     ) -> Route:
         """For `auto`: the models that are good enough, the cheapest of them first."""
@@ -247,12 +244,12 @@ class Pipeline:
             request=received.request,
             tier=received.tier,
             team=principal.team_id,
+            id=exchange.id,
             session=exchange.header(b"x-session-id"),
-            part=conversation_of(exchange),
             may_use=policy.allows_model,
             rights=policy.models,
         )
-        route, exchange.choice = await self._gathering.do(partial(self._auto.route, alias, ask))
+        route, exchange.choice = self._auto.route(alias, ask)
         return route
 
     async def _admit(
@@ -299,8 +296,8 @@ class Pipeline:
             self._shadows.copy(route.model, call)
             chosen = None if exchange.choice is None else exchange.model_used
             if isinstance(answer, StreamStart):
-                exchange.start = answer = in_events(answer, chosen)
-                return await relay_stream(exchange, answer)
+                exchange.start = answer
+                return await relay_stream(exchange, answer, in_events(answer.head, chosen))
             self._meter.learn(exchange, answer.usage)
             exchange.ended("ok", answer.usage)
             return WholeEnding(in_answer(answer.body, chosen))

@@ -100,19 +100,20 @@ class NoEnding:
 Ending = WholeEnding | StreamEnding | ErrorEnding | NoEnding
 
 
-async def relay_stream(exchange: Exchange, start: StreamStart) -> Ending:
+async def relay_stream(exchange: Exchange, start: StreamStart, head: bytes) -> Ending:
     """Relay a stream up to, and without, its end.
 
     Args:
         exchange: whose client gets it, and which learns how it ended.
         start: the stream, with its first token.
+        head: what the client gets of that.
     """
     stream, response, line = start.stream, start.response, exchange.lifeline
     between_tokens = start.deployment.timeouts.between_tokens
     exchange.first_token_at = time.monotonic()
     line.unread_since = exchange.first_token_at
     await exchange.start_response(200, EVENT_STREAM, _STREAM_HEADERS)
-    await exchange.send_part(start.head)
+    await exchange.send_part(head)
     while not (stream.done or stream.failure is not None):
         now = line.silent_since = time.monotonic()
         line.unread_since = None

@@ -9,8 +9,10 @@ import msgspec
 from sluice.router.auto.documents import AutoPolicy, RoutingDocument
 from sluice.router.auto.needs import Needs
 from sluice.router.catalog import Capability, Deployment, Model
-from sluice.router.complexity.scorer import Scored, Scorer
-from sluice.router.complexity.view import RequestView
+from sluice.router.complexity.scored import Scored
+from sluice.router.complexity.scorer import Scorer
+from sluice.router.complexity.view import RequestView, read_view
+from sluice.wire.objects import RawObject
 from sluice.wire.request import Request
 
 CHAT = Needs(frozenset[Capability]({"chat"}), 100, "interactive")
@@ -51,6 +53,10 @@ class ByLength(Scorer):
 
     def __init__(self) -> None:
         """Nothing to load."""
+
+    def read(self, members: RawObject) -> tuple[RequestView, Scored]:
+        view = read_view(members)
+        return view, self.score(view)
 
     def score(self, view: RequestView) -> Scored:
         return Scored(min(len(view.text) / 100, 1.0), ("length=+0.50",), b"features")

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.router.auto.calibration import ENOUGH, WINDOW, Calibration, Cut, cut_at, cuts_of
+from sluice.router.auto.calibration import (
+    ENOUGH,
+    WINDOW,
+    Calibration,
+    Cut,
+    Window,
+    cut_at,
+    cuts_of,
+)
 from tests.router.auto.samples import policy
 
 #: What stands for the conversations that are taken first and last among equals.
@@ -64,50 +72,51 @@ QUANTILES = tuple(number / 100 for number in range(101))
 
 
 class TestOwnTraffic:
-    def share(self, calibration: Calibration, low: float, high: float, count: int) -> float:
+    def share(self, window: Window, low: float, high: float, count: int) -> float:
         """The share of the last half of a team's requests that the strong tier gets."""
         chance, taken = random.Random(5), 0
         for number in range(count):
             score = chance.uniform(low, high)
-            [cut] = calibration.cuts(POLICY, "auto", "t", "s", QUANTILES, score)
+            [cut] = window.cuts(POLICY, QUANTILES, score)
             taken += number >= count / 2 and cut.takes(score, chance.randbytes(16))
         return taken / (count / 2)
 
     def test_each_team_has_its_own_thresholds(self) -> None:
         calibration = Calibration()
-        assert self.share(calibration, 0.8, 0.9, 4_000) == pytest.approx(0.3, abs=0.03)
-        [cut] = calibration.cuts(POLICY, "auto", "other", "s", QUANTILES, 0.5)
+        ours, others = (calibration.window("auto", team, "s") for team in ("t", "other"))
+        assert self.share(ours, 0.8, 0.9, 4_000) == pytest.approx(0.3, abs=0.03)
+        [cut] = others.cuts(POLICY, QUANTILES, 0.5)
         assert cut.score == pytest.approx(0.7, abs=0.01)  # the scorer's
 
     def test_they_follow_traffic_that_changes(self) -> None:
-        calibration = Calibration()
-        self.share(calibration, 0.8, 0.9, WINDOW)
-        assert self.share(calibration, 0.1, 0.2, 4 * WINDOW) == pytest.approx(0.3, abs=0.03)
+        window = Window("s")
+        self.share(window, 0.8, 0.9, WINDOW)
+        assert self.share(window, 0.1, 0.2, 4 * WINDOW) == pytest.approx(0.3, abs=0.03)
 
     def test_few_requests_say_nothing_yet(self) -> None:
-        calibration = Calibration()
+        window = Window("s")
         for _ in range(ENOUGH - 2):
-            [cut] = calibration.cuts(POLICY, "auto", "t", "s", QUANTILES, 0.1)
+            [cut] = window.cuts(POLICY, QUANTILES, 0.1)
         assert cut.score == pytest.approx(0.7, abs=0.01)
 
     def test_scores_of_before_the_start_count(self) -> None:
         calibration = Calibration()
         for number in range(500):
-            calibration.seed("auto", "t", "s", [number / 5000])
-        [cut] = calibration.cuts(POLICY, "auto", "t", "s", QUANTILES, 0.1)
+            calibration.window("auto", "t", "s").seed([number / 5000])
+        [cut] = calibration.window("auto", "t", "s").cuts(POLICY, QUANTILES, 0.1)
         assert cut.score == pytest.approx(0.07, abs=0.001)
 
     def test_scores_of_another_scorer_do_not(self) -> None:
         calibration = Calibration()
-        calibration.seed("auto", "t", "old", [0.01] * 500)
-        [cut] = calibration.cuts(POLICY, "auto", "t", "new", QUANTILES, 0.1)
+        calibration.window("auto", "t", "old").seed([0.01] * 500)
+        [cut] = calibration.window("auto", "t", "new").cuts(POLICY, QUANTILES, 0.1)
         assert cut.score == pytest.approx(0.7, abs=0.01)
 
     def test_another_policy_is_followed_at_once(self) -> None:
-        calibration = Calibration()
-        calibration.cuts(POLICY, "auto", "t", "s", QUANTILES, 0.5)
+        window = Window("s")
+        window.cuts(POLICY, QUANTILES, 0.5)
         tiers = ({"name": "a", "models": {"a": 1}}, {"name": "b", "models": {"b": 1}, "share": 1.0})
-        [cut] = calibration.cuts(policy(*tiers), "auto", "t", "s", QUANTILES, 0.5)
+        [cut] = window.cuts(policy(*tiers), QUANTILES, 0.5)
         assert cut.takes(0.0, LAST)
 
 

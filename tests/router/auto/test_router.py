@@ -52,7 +52,7 @@ class Site:
         may_use: Callable[[str], bool] = lambda _: True,
         endpoint: Endpoint = Endpoint.CHAT,
     ) -> tuple[Route, AutoChoice]:
-        ask = AutoAsk(endpoint, asked, "interactive", "t", session, "part", may_use, may_use)
+        ask = AutoAsk(endpoint, asked, "interactive", "t", "id", session, may_use, may_use)
         alias = self.router.find(asked.model, "t")
         assert alias is not None
         return self.router.route(alias, ask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sluice.router.auto.standings import SILENCE_SECONDS, Conversations, Standings
-from sluice.router.complexity.view import read_turns
+from sluice.router.complexity.view import read_view
 from sluice.wire.request import Request
 from tests.router.auto.samples import policy, request
 
@@ -13,7 +13,7 @@ POLICY = policy()
 
 
 def key(asked: Request, team: str = "t", session: bytes | None = None) -> bytes:
-    return Conversations(team, "auto").key(session, asked, read_turns(asked.members))
+    return Conversations(team, "auto").key(session, read_view(asked.members))
 
 
 def turns(*texts: str, system: str = "be brief") -> Request:

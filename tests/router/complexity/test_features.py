@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import random
 import string
+from collections.abc import Callable
 from hashlib import sha256
 
 import pytest
 
-from sluice.router.complexity.features import BUCKETS, extract, signals_of, words_of
+from sluice.router.complexity import features
+from sluice.router.complexity.features import BUCKETS, signals_of, words_of
+from sluice.router.complexity.scorer import Scorer
 from sluice.router.complexity.signals import SIGNALS
 from sluice.router.complexity.view import RequestView
 
+Extract = Callable[[RequestView], bytes]
+Signals = Callable[[str], dict[str, int]]
 
-def signals(text: str) -> dict[str, int]:
-    return dict(zip(SIGNALS, signals_of(extract(RequestView.of_prompt(text))), strict=True))
+
+@pytest.fixture(name="extract")
+def make_extract(compiled: bool) -> Extract:
+    scorer = Scorer(compiled=compiled)
+    return (lambda view: scorer.score(view).features) if compiled else features.extract
 
 
-def test_features_are_the_same_in_every_process_and_release() -> None:
+@pytest.fixture(name="signals")
+def make_signals(extract: Extract) -> Signals:
+    def signals(text: str) -> dict[str, int]:
+        found = signals_of(extract(RequestView.of_prompt(text)))
+        return dict(zip(SIGNALS, found, strict=True))
+
+    return signals
+
+
+def test_features_are_the_same_in_every_process_and_release(extract: Extract) -> None:
     """Stored features and model files depend on them: a change needs another version."""
     found = extract(RequestView("Add 2 and 3.", length=42, system="Be kind."))
     assert found.hex() == (
@@ -50,20 +67,22 @@ MANY = "Solve x^2 = 4; prove it.\n\n```\ndef f(): return {'a_b': 1 == 2}\n``` �
         ),
     ],
 )
-def test_all_of_the_features_are(view: RequestView, signals: str, digest: str) -> None:
+def test_all_of_the_features_are(
+    extract: Extract, view: RequestView, signals: str, digest: str
+) -> None:
     found = extract(view)
     assert signals_of(found).hex() == signals
     assert sha256(found).hexdigest().startswith(digest)
 
 
-def test_words_and_pairs_are_distinct_and_ascending() -> None:
+def test_words_and_pairs_are_distinct_and_ascending(extract: Extract) -> None:
     words = words_of(extract(RequestView.of_prompt("the cat the cat the cat")))
     assert list(words) == sorted(set(words))
     assert len(words) == 4
     assert max(words) < BUCKETS
 
 
-def test_case_is_of_no_account_but_order_is() -> None:
+def test_case_is_of_no_account_but_order_is(extract: Extract) -> None:
     first, second, third = (
         list(words_of(extract(RequestView.of_prompt(text))))
         for text in ("Dog bites man", "dog BITES man", "man bites dog")
@@ -71,7 +90,7 @@ def test_case_is_of_no_account_but_order_is() -> None:
     assert first == second != third
 
 
-def test_scripts_without_spaces_are_taken_by_character() -> None:
+def test_scripts_without_spaces_are_taken_by_character(extract: Extract) -> None:
     whole = set(words_of(extract(RequestView.of_prompt("证明素数有无穷多个"))))
     assert set(words_of(extract(RequestView.of_prompt("素数")))) <= whole
 
@@ -79,14 +98,14 @@ def test_scripts_without_spaces_are_taken_by_character() -> None:
 @pytest.mark.parametrize(
     "alphabet", [string.punctuation + " ", "ab ", string.printable, "证é\x00 "]
 )
-def test_any_text_has_bounded_features(alphabet: str) -> None:
+def test_any_text_has_bounded_features(extract: Extract, alphabet: str) -> None:
     draw = random.Random(1)
     for size in (0, 1, 1_000, 50_000):
         found = extract(RequestView.of_prompt("".join(draw.choices(alphabet, k=size))))
         assert len(found) <= 19 + 4 * 2 * 220
 
 
-def test_lone_surrogates_are_scored_too() -> None:
+def test_lone_surrogates_are_scored_too(extract: Extract) -> None:
     assert extract(RequestView.of_prompt("a \ud800 b"))
 
 
@@ -99,7 +118,7 @@ def test_other_bytes_are_refused(bad: bytes) -> None:
         words_of(bad)
 
 
-def test_listed_answers_are_not_part_of_the_questions_length() -> None:
+def test_listed_answers_are_not_part_of_the_questions_length(signals: Signals) -> None:
     question = "Which of these rivers ends in the sea that is named after a colour?"
     listed = "\n(a) the Danube, which is long\n(b) the Rhine\n(c) the Rhone\n"
     assert signals(question + listed)["length"] == signals(question)["length"]
@@ -108,7 +127,7 @@ def test_listed_answers_are_not_part_of_the_questions_length() -> None:
     assert signals(question + two)["length"] > signals(question)["length"]
 
 
-def test_signals_tell_kinds_of_text_apart() -> None:
+def test_signals_tell_kinds_of_text_apart(signals: Signals) -> None:
     maths = signals("Solve the equation $x^2 = 4x - 3$ and prove the theorem for a polynomial.")
     code = signals(
         "```python\ndef f(x_1):\n    return {x_1: 3};\n```\nWhat does f_2(3) == {} return?"

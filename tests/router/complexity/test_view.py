@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pytest
 
-from sluice.router.complexity.view import HEAD, TAIL, RequestView, cut, read_view
+from sluice.router.complexity.scorer import Scorer
+from sluice.router.complexity.view import HEAD, TAIL, RequestView, cut
 from sluice.wire.objects import RawObject, decode_object
+
+
+class Read(Protocol):
+    def __call__(self, members: RawObject) -> RequestView: ...
+
+
+class Chat(Protocol):
+    def __call__(self, *turns: tuple[str, Any], **more: Any) -> RequestView: ...
+
+
+@pytest.fixture(name="read_view")
+def make_read_view(compiled: bool) -> Read:
+    scorer = Scorer(compiled=compiled)
+    return lambda members: scorer.read(members)[0]
+
+
+@pytest.fixture(name="chat")
+def make_chat(read_view: Read) -> Chat:
+    def chat(*turns: tuple[str, Any], **more: Any) -> RequestView:
+        messages = [{"role": role, "content": content} for role, content in turns]
+        return read_view(members(messages=messages, **more))
+
+    return chat
 
 
 def members(**values: Any) -> RawObject:
     return decode_object(msgspec.json.encode(values))
 
 
-def chat(*turns: tuple[str, Any], **more: Any) -> RequestView:
-    messages = [{"role": role, "content": content} for role, content in turns]
-    return read_view(members(messages=messages, **more))
-
-
-def test_the_last_user_message_is_read() -> None:
+def test_the_last_user_message_is_read(chat: Chat) -> None:
     seen = chat(
         ("system", "You are terse."),
         ("user", "Tell me all about the history of rivers in Asia."),
@@ -32,18 +51,18 @@ def test_the_last_user_message_is_read() -> None:
     assert (seen.system, seen.turns) == ("You are terse.", 2)
 
 
-def test_a_short_message_is_read_with_the_one_before_it() -> None:
+def test_a_short_message_is_read_with_the_one_before_it(chat: Chat) -> None:
     seen = chat(("user", "Derive the quadratic formula."), ("assistant", "x"), ("user", "go on"))
     assert seen.text == "Derive the quadratic formula.\ngo on"
 
 
-def test_results_of_tools_are_passed_over() -> None:
+def test_results_of_tools_are_passed_over(chat: Chat) -> None:
     result = [{"type": "tool_result", "tool_use_id": "1", "content": "42"}]
     seen = chat(("user", "Look up what the sixth harmonic number is."), ("user", result))
     assert seen.text == "Look up what the sixth harmonic number is."
 
 
-def test_parts_are_read_and_images_are_seen() -> None:
+def test_parts_are_read_and_images_are_seen(chat: Chat) -> None:
     parts = [
         {"type": "text", "text": "What is on this picture of a triangle with three sides?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
@@ -66,13 +85,13 @@ def test_parts_are_read_and_images_are_seen() -> None:
         ({"prompt": "Hi " * 20}, ""),
     ],
 )
-def test_every_format_is_read(body: dict[str, Any], system: str) -> None:
+def test_every_format_is_read(read_view: Read, body: dict[str, Any], system: str) -> None:
     seen = read_view(members(**body))
     assert seen.text == "Hi " * 20
     assert seen.system == system
 
 
-def test_tools_and_schemas_are_seen() -> None:
+def test_tools_and_schemas_are_seen(chat: Chat, read_view: Read) -> None:
     plain = chat(("user", "hi"), tools=[])
     assert not plain.tools
     assert not plain.schema
@@ -85,27 +104,29 @@ def test_tools_and_schemas_are_seen() -> None:
     assert read_view(responses).schema
 
 
-def test_long_texts_lose_their_middle() -> None:
+def test_long_texts_lose_their_middle(chat: Chat) -> None:
     text = "a" * HEAD + "b" * 30_000 + "c" * TAIL
     assert chat(("user", text)).text == cut(text) == "a" * HEAD + "\n" + "c" * TAIL
 
 
 @pytest.mark.parametrize("size", [30_000, 3_000_000])
 @pytest.mark.parametrize("letter", ["é", "\\", '"', "\n", "😀", "\u0001"])
-def test_a_cut_through_an_escape_or_a_character_does_no_harm(size: int, letter: str) -> None:
+def test_a_cut_through_an_escape_or_a_character_does_no_harm(
+    chat: Chat, size: int, letter: str
+) -> None:
     for shift in range(7):
         seen = chat(("user", "x" * shift + letter * (size // 4) + " and so it ends"))
         assert seen.text.endswith(f"{letter} and so it ends")
 
 
-def test_the_end_of_a_huge_conversation_is_read() -> None:
+def test_the_end_of_a_huge_conversation_is_read(chat: Chat) -> None:
     turns = [("user", "word " * 20_000), ("assistant", "yes"), ("user", 'why "not"?\nProve it.')]
     text = chat(*turns).text
     assert text.endswith('why "not"?\nProve it.')
 
 
 @pytest.mark.parametrize("spaced", [False, True])
-def test_the_last_question_of_a_huge_conversation_is_found(spaced: bool) -> None:
+def test_the_last_question_of_a_huge_conversation_is_found(read_view: Read, spaced: bool) -> None:
     asked = 'Is {"role":"user","content":"x"} a message? Prove that it is none.'
     turns = [
         {"role": "user", "content": "word " * 20_000},
@@ -134,11 +155,20 @@ def test_the_last_question_of_a_huge_conversation_is_found(spaced: bool) -> None
         b'{"messages":[{"role":"user"}]}',
     ],
 )
-def test_what_can_t_be_read_is_not_seen(raw: bytes) -> None:
+def test_what_can_t_be_read_is_not_seen(read_view: Read, raw: bytes) -> None:
     seen = read_view(decode_object(raw))
     assert (seen.text, seen.turns, seen.schema) == ("", 1, False)
 
 
-def test_a_prompt_is_seen_as_the_request_that_holds_it() -> None:
+def test_a_prompt_is_seen_as_the_request_that_holds_it(chat: Chat) -> None:
     prompt = "Prove that 17 is prime, and say how you know it."
-    assert RequestView.of_prompt(prompt) == chat(("user", prompt))
+    seen = chat(("user", prompt))
+    assert msgspec.structs.replace(seen, opening=b"") == RequestView.of_prompt(prompt)
+
+
+def test_a_conversation_begins_with_the_users_first_message(chat: Chat, read_view: Read) -> None:
+    first = ("system", "be brief"), ("user", "hello")
+    assert chat(*first).opening == b'"be brief""hello"'
+    assert chat(*first, ("assistant", "hi"), ("user", "so?")).opening == chat(*first).opening
+    assert read_view(members(prompt="hello")).opening == b'"hello"'
+    assert len(chat(("user", "x" * 100_000)).opening) < 5_000

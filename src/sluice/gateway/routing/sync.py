@@ -51,7 +51,7 @@ class RoutingSync:
             asyncpg.PostgresError, OSError: the database can't be read.
         """
         for alias, team, scorer, score in await self._scores():
-            self._calibration.seed(alias, team, scorer, (score,))
+            self._calibration.window(alias, team, scorer).seed((score,))
         await self._poll.start()
 
     async def stop(self) -> None:

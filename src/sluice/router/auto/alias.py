@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from sluice.router.auto.calibration import Cut
+from sluice.router.auto.calibration import Cut, Window
 from sluice.router.auto.decision import Decision
 from sluice.router.auto.documents import AutoPolicy
 from sluice.router.auto.standings import Conversations
@@ -26,6 +26,7 @@ class Alias:
         mode: that word, or None.
         policy: its tiers.
         conversations: the team's.
+        window: of its scores; None until one is asked for.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Alias:
         self.mode = mode
         self.policy = policy
         self.conversations = Conversations(team, name)
+        self.window: Window | None = None
         models = [model for each in policy.models() if (model := find(each)) is not None]
         self._room = min((model.context_length for model in models), default=0)
         self._alike = all(len(tier.models) == 1 for tier in policy.tiers) and not any(

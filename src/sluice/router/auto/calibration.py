@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sluice.router.auto.documents import AutoPolicy
 
@@ -26,7 +26,7 @@ ENOUGH = 100
 #: A window is looked at again after so many new scores.
 _EVERY = 100
 
-#: Windows that are kept in all; the least recently used one goes first.
+#: Windows that are kept in all; the one goes first that was asked for least recently.
 _WINDOWS = 4_096
 
 
@@ -38,10 +38,15 @@ class Cut:
         score: the least one that belongs to it.
         part: of the requests with just this score, the part that belongs to it, 0 to 1. Where many
             requests have one score no threshold alone would give the share.
+        below: what the first 8 bytes of the conversations of that part are below, as a number.
     """
 
     score: float
     part: float = 1.0
+    below: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "below", math.ceil(self.part * 2**64))
 
     def takes(self, score: float, conversation: bytes) -> bool:
         """Whether a request is at or above the cut.
@@ -52,7 +57,7 @@ class Cut:
         """
         if score != self.score:
             return score > self.score
-        return int.from_bytes(conversation[:8]) < self.part * 2**64
+        return int.from_bytes(conversation[:8]) < self.below
 
 
 def cut_at(scores: Sequence[float], share: float) -> Cut:
@@ -90,71 +95,73 @@ def cuts_of(policy: AutoPolicy, scores: Sequence[float]) -> tuple[Cut, ...]:
     return tuple(cuts)
 
 
-class _Window:
-    """The last scores of an alias and team, and the cuts that follow from them."""
+class Window:
+    """The last scores of an alias and team, and the cuts that follow from them.
 
-    __slots__ = ("count", "cuts", "policy", "scorer", "scores")
+    Attributes:
+        scorer: the name of what scored; scores of another say nothing.
+    """
+
+    __slots__ = ("_count", "_cuts", "_policy", "_scores", "scorer")
 
     def __init__(self, scorer: str) -> None:
+        """Args:
+        scorer: see the attribute.
+        """
         self.scorer = scorer
-        self.scores = array("d")
-        self.count = 0
-        self.policy: AutoPolicy | None = None
-        self.cuts: tuple[Cut, ...] = ()
+        self._scores = array("d")
+        self._count = 0
+        self._policy: AutoPolicy | None = None
+        self._cuts: tuple[Cut, ...] = ()
 
-    def add(self, score: float) -> None:
-        if len(self.scores) < WINDOW:
-            self.scores.append(score)
-        else:
-            self.scores[self.count % WINDOW] = score
-        self.count += 1
-        if self.count % _EVERY == 0 and len(self.scores) >= ENOUGH:
-            self.policy = None  # look again
-
-
-class Calibration:
-    """The cuts of every alias and team."""
-
-    def __init__(self) -> None:
-        self._windows: OrderedDict[tuple[str, str], _Window] = OrderedDict()
-
-    def seed(self, alias: str, team: str, scorer: str, scores: Iterable[float]) -> None:
-        """Scores of earlier requests, the oldest first."""
-        window = self._window(alias, team, scorer)
+    def seed(self, scores: Iterable[float]) -> None:
+        """Take in the scores of earlier requests, the oldest first."""
         for score in scores:
-            window.add(score)
-        window.policy = None
+            self._add(score)
+        self._policy = None
 
-    def cuts(
-        self,
-        policy: AutoPolicy,
-        alias: str,
-        team: str,
-        scorer: str,
-        quantiles: Sequence[float],
-        score: float,
-    ) -> tuple[Cut, ...]:
+    def cuts(self, policy: AutoPolicy, quantiles: Sequence[float], score: float) -> tuple[Cut, ...]:
         """Where tiers begin for a request, whose score is taken in.
 
         Args:
             policy: the tiers.
-            alias, team: whose traffic it is.
-            scorer: the name of what scored; scores of another say nothing.
             quantiles: the scorer's own calibration, in ascending order.
             score: the request's.
         """
-        window = self._window(alias, team, scorer)
-        if window.policy is not policy:
-            enough = len(window.scores) >= ENOUGH
-            window.cuts = cuts_of(policy, sorted(window.scores) if enough else quantiles)
-            window.policy = policy
-        window.add(score)
-        return window.cuts
+        if self._policy is not policy:
+            enough = len(self._scores) >= ENOUGH
+            self._cuts = cuts_of(policy, sorted(self._scores) if enough else quantiles)
+            self._policy = policy
+        self._add(score)
+        return self._cuts
 
-    def _window(self, alias: str, team: str, scorer: str) -> _Window:
+    def _add(self, score: float) -> None:
+        if self._count < WINDOW:
+            self._scores.append(score)
+        else:
+            self._scores[self._count % WINDOW] = score
+        self._count += 1
+        if self._count % _EVERY == 0:
+            self._policy = None  # look again
+
+
+class Calibration:
+    """The windows of every alias and team."""
+
+    def __init__(self) -> None:
+        """Of none."""
+        self._windows: OrderedDict[tuple[str, str], Window] = OrderedDict()
+
+    def window(self, alias: str, team: str, scorer: str) -> Window:
+        """The window of an alias and team; a new one where another scorer begins.
+
+        Args:
+            alias, team: whose traffic it is.
+            scorer: the name of what scores it.
+        """
         known = self._windows.get((alias, team))
         if known is None or known.scorer != scorer:
-            known = self._windows[alias, team] = _Window(scorer)
+            known = self._windows[alias, team] = Window(scorer)
             if len(self._windows) > _WINDOWS:
                 self._windows.popitem(last=False)
         self._windows.move_to_end((alias, team))

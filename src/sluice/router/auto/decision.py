@@ -148,7 +148,9 @@ def wanted_tier(policy: AutoPolicy, cuts: Sequence[Cut], ask: Ask) -> int:
     for place, cut in enumerate(cuts, 1):
         if place > reached and cut.takes(ask.score, ask.conversation):
             reached = place
-    return min(max(reached, policy.lowest), policy.highest)
+    if policy.floor is not None:
+        reached = max(reached, policy.lowest)
+    return reached if policy.ceiling is None else min(reached, policy.highest)
 
 
 def _ranked(

@@ -23,7 +23,6 @@ from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Catalog, Model, Tier
-from sluice.router.complexity.view import read_turns, read_view
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused
 from sluice.wire.request import Request
@@ -40,8 +39,8 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         team: the id of the caller's.
+        id: the request's own.
         session: the client's name of the conversation, or None.
-        part: what stands for a conversation where a model's versions are tried.
         may_use: whether the caller may use a model.
         rights: stands for what the caller may use: callers with the same may use the same.
     """
@@ -50,8 +49,8 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
     request: Request
     tier: Tier
     team: str
+    id: str
     session: bytes | None
-    part: str
     may_use: Callable[[str], bool]
     rights: Hashable
 
@@ -163,22 +162,22 @@ class AutoRouter:
         Raises:
             RoutingRefused: no model of the alias can serve it.
         """
-        policy, members = alias.policy, ask.request.members
-        turns = read_turns(members)
-        view = read_view(members, turns)
+        policy = alias.policy
         scorer = self._scorers.of(alias.name)
-        scored = scorer.score(view)
+        view, scored = scorer.read(ask.request.members)
         needs = needs_of(ask.endpoint, ask.request, view, ask.tier)
-        conversation = alias.conversations.key(ask.session, ask.request, turns)
+        conversation = alias.conversations.key(ask.session, view)
         score, least = scored.score, 0
         # The first request of a conversation may be another's too: it has nothing to keep to.
         goes_on = policy.sticky and (view.turns > 1 or ask.session is not None)
         standing = self._standings.get(conversation, policy) if goes_on else None
         if standing is not None:
             score, least = max(score, standing.score), standing.tier
-        cuts = self._calibration.cuts(
-            policy, alias.name, ask.team, scorer.name, scorer.quantiles, score
-        )
+        window = alias.window
+        if window is None or window.scorer != scorer.name:
+            window = self._calibration.window(alias.name, ask.team, scorer.name)
+            alias.window = window
+        cuts = window.cuts(policy, scorer.quantiles, score)
         asked = Ask(score, needs, conversation, alias.mode, least)
         decision, route = self._decide(alias, cuts, asked, ask)
         if policy.sticky and decision.mode == BY_SCORE:
@@ -238,8 +237,9 @@ class AutoRouter:
         What fails goes to the next one; what does not fit a context, to those of a longer one; and
         what a provider's policy refuses where the first one's configuration says, within the tiers.
         """
+        conversation = ask.session.decode("latin-1") if ask.session else ask.id
         routes = [
-            self._router.route(model.name, ask.endpoint, ask.tier, ask.part, ask.team)
+            self._router.route(model.name, ask.endpoint, ask.tier, conversation, ask.team)
             for model in decision.models
         ]
         first, *others = (model for each in routes for model in _versions(each))

@@ -9,20 +9,15 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from sluice.router.auto.documents import AutoPolicy
-from sluice.router.complexity.view import Turn
-from sluice.wire.request import Request
+from sluice.router.complexity.view import RequestView
 
 #: Conversations that are remembered; the one that was silent the longest goes first.
 CONVERSATIONS = 50_000
-
-#: Bytes of a turn that are hashed at either end: hashing all of a long one would take longer than
-#: all else that a request costs.
-_PIECE = 2_048
 
 #: Seconds of silence after which one is over.
 SILENCE_SECONDS = 3_600.0
@@ -35,40 +30,20 @@ class Conversations:
     def __init__(self, team: str, alias: str) -> None:
         self._begun = hashlib.blake2b(f"{team}\0{alias}\0".encode(), digest_size=16)
 
-    def key(self, session: bytes | None, request: Request, turns: Sequence[Turn]) -> bytes:
+    def key(self, session: bytes | None, view: RequestView) -> bytes:
         """What stands for a request's conversation: the session that the client names, else how
         the conversation began, which each of its requests repeats.
 
         Args:
             session: `x-session-id`.
-            request: of other operations than those with `messages` the whole prompt is taken.
-            turns: its `messages`.
+            view: of the request.
 
         Returns:
             16 bytes, which tell nothing of the text.
         """
         digest = self._begun.copy()
-        if session:
-            digest.update(session)
-        elif turns:
-            for turn in turns:
-                _take(digest, turn.content)
-                if turn.role == "user":
-                    break
-        else:
-            for name in ("input", "prompt"):
-                _take(digest, request.members.get(name, b""))
+        digest.update(session or view.opening)
         return digest.digest()
-
-
-def _take(digest: hashlib.blake2b, content: bytes | msgspec.Raw) -> None:
-    """Take in a turn; of a long one its length, its beginning and its end."""
-    seen = memoryview(content)
-    if len(seen) <= 2 * _PIECE:
-        digest.update(seen)
-        return
-    for part in (b"%d" % len(seen), seen[:_PIECE], seen[-_PIECE:]):
-        digest.update(part)
 
 
 class Standing(msgspec.Struct, gc=False):

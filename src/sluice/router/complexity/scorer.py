@@ -2,26 +2,37 @@
 
     scorer = Scorer()                      # the rule, for the cold start
     scorer = Scorer.of_model(model_bytes)  # what training made
-    scored = scorer.score(read_view(request.members))
+    view, scored = scorer.read(request.members)
     scored.score, scored.reasons, scored.features
 
 Pure and deterministic: the same request has the same score in every process. Time and memory
 are bounded whatever the prompt's length.
+
+Requests are read and scored by `_native`, which is compiled. Where it could not be built, the
+Python that it was made after does the same, to the last bit, and takes longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from math import exp, sqrt
-from operator import getitem, itemgetter, mul
-
-import msgspec
+from operator import add, getitem, itemgetter, mul
 
 from sluice.router.complexity import features
 from sluice.router.complexity.model import Model, fingerprint, unpack
 from sluice.router.complexity.rule import rule
+from sluice.router.complexity.scored import Scored
 from sluice.router.complexity.signals import SIGNALS
-from sluice.router.complexity.view import RequestView
+from sluice.router.complexity.view import RequestView, read_view
+from sluice.wire.objects import RawObject
+
+try:
+    from sluice.router.complexity._native import Compiled
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
 
 #: A reason is told when it moves the score by so many standard deviations, and how many are.
 _LEAST_REASON = 0.1
@@ -36,25 +47,6 @@ _NAMES = (*SIGNALS, "wording")
 _Reason = tuple[float, int, str]
 
 
-class Scored(msgspec.Struct, frozen=True, gc=False):
-    """What a request got.
-
-    Attributes:
-        score: 0 to 1; the higher, the more the request gains by a strong model. Its
-            distribution differs from model to model and from team to team: compare it with
-            thresholds that were calibrated on scores of the same scorer.
-        reasons: what moved the score most, the strongest first, as short words without spaces
-            and without any of the prompt's text: `maths=+0.81`, `length=-0.25`, in standard
-            deviations of the score's logit. `wording` is what all words amount to.
-        features: what was scored, hashed: enough to train on and to score again
-            (`Scorer.score_features`), and none of the prompt's text. At most 2 kB.
-    """
-
-    score: float
-    reasons: tuple[str, ...]
-    features: bytes
-
-
 class Scorer:
     """Scores requests by the rule or by one model.
 
@@ -66,10 +58,13 @@ class Scorer:
             guess, as it has seen no traffic.
     """
 
-    def __init__(self, model: Model | None = None, name: str = "rule") -> None:
+    def __init__(
+        self, model: Model | None = None, name: str = "rule", *, compiled: bool = COMPILED
+    ) -> None:
         """Args:
         model: what to score by; None: the rule.
         name: of the scorer.
+        compiled: whether requests are read and scored by the compiled code.
         """
         model = model or rule()
         self.name = name
@@ -82,18 +77,32 @@ class Scorer:
             [self._reason(place, self._moved(place, value)) for value in range(256)]
             for place in range(len(SIGNALS))
         ]
+        self._compiled = self._compile() if compiled else None
 
     @classmethod
-    def of_model(cls, data: bytes) -> Scorer:
+    def of_model(cls, data: bytes, *, compiled: bool = COMPILED) -> Scorer:
         """The scorer of a model file, as `training.fit.train` makes it.
 
         Raises:
             InvalidModel: it is none, of another version, or damaged.
         """
-        return cls(unpack(data), f"linear-{fingerprint(data)[:12]}")
+        return cls(unpack(data), f"linear-{fingerprint(data)[:12]}", compiled=compiled)
+
+    def read(self, members: RawObject) -> tuple[RequestView, Scored]:
+        """Read a request, and score it.
+
+        Args:
+            members: the request's, of JSON that was checked (`wire.request.Request.members`).
+        """
+        if self._compiled is not None:
+            return self._compiled.read(members)
+        view = read_view(members)
+        return view, self.score(view)
 
     def score(self, view: RequestView) -> Scored:
-        """Score a request."""
+        """Score a request that was read."""
+        if self._compiled is not None:
+            return self._compiled.score(view)
         signals, words = features.seen(view)
         wording = self._wording(words) if self._model.table else 0.0
         return Scored(
@@ -121,6 +130,10 @@ class Scorer:
         """
         return self._benefit(features.signals_of(found), self._wording(features.words_of(found)))
 
+    def _compile(self) -> Compiled:
+        telling = [["" if each is None else each[2] for each in told] for told in self._telling]
+        return Compiled(self._model, telling, _LEAST_REASON, _EXTREME)
+
     def _wording(self, words: Sequence[int]) -> float:
         """What the words amount to."""
         table = self._model.table
@@ -129,7 +142,7 @@ class Scorer:
         if len(words) == 1:  # of which a getter makes no tuple
             return table[words[0]]
         weights: tuple[float, ...] = itemgetter(*words)(table)
-        return sum(weights) / sqrt(len(words))
+        return _total(weights) / sqrt(len(words))
 
     def _score(self, signals: bytes, wording: float) -> float:
         logit = (self._benefit(signals, wording) - self._model.centre) / self._model.scale
@@ -138,8 +151,7 @@ class Scorer:
         return 1 / (1 + exp(-logit))
 
     def _benefit(self, signals: bytes, wording: float) -> float:
-        counted: float = sum(map(mul, self._weights, signals))
-        return self._model.bias + counted + wording
+        return self._model.bias + _total(map(mul, self._weights, signals)) + wording
 
     def _reasons(self, signals: bytes, wording: float) -> tuple[str, ...]:
         told = list(filter(None, map(getitem, self._telling, signals)))
@@ -157,3 +169,8 @@ class Scorer:
     def _reason(self, place: int, by: float) -> _Reason | None:
         """None: it moves too little to be told."""
         return (-abs(by), place, f"{_NAMES[place]}={by:+.2f}") if abs(by) >= _LEAST_REASON else None
+
+
+def _total(terms: Iterable[float]) -> float:
+    """Their sum, rounded at each step; `sum` is more exact from Python 3.12 on."""
+    return reduce(add, terms, 0.0)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 import msgspec
+from typing_extensions import Buffer
 
 from sluice.wire.objects import RawObject
 
@@ -28,6 +29,9 @@ _PIECE = 4_000
 #: The same where there are no `\u` escapes, which leaves four bytes a character at most.
 _PLAIN_HEAD, _PLAIN_TAIL = 4 * HEAD + 16, 4 * TAIL + 16
 _SYSTEM_HEAD = 256
+#: Bytes at either end of a message that are kept of how a conversation begins: to hash all of a
+#: long one would take longer than all else that a request costs.
+_OPENING = 2_048
 _MOST_TURNS = 64
 #: A last message as short as "go on" says little; the one before it is read with it.
 _SHORT = 40
@@ -50,6 +54,9 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
         tools: whether the request offers tools.
         schema: whether the answer must be JSON.
         images: whether there are images in what was read.
+        opening: how the conversation begins, which each of its requests repeats: the messages up
+            to the user's first as JSON, or a prompt that is one text. Of long ones the length and
+            both ends. It is not scored.
     """
 
     text: str
@@ -59,6 +66,7 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     tools: bool = False
     schema: bool = False
     images: bool = False
+    opening: bytes = b""
 
     @classmethod
     def of_prompt(cls, prompt: str) -> RequestView:
@@ -66,7 +74,7 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
         return cls(cut(prompt), len(prompt.encode("utf-8", "replace")) + _ENVELOPE)
 
 
-class Turn(msgspec.Struct):
+class _Turn(msgspec.Struct):
     """A message of a conversation, as far as is looked at: its content as it came."""
 
     role: str = ""
@@ -86,7 +94,7 @@ class _Text(msgspec.Struct):
     format: _Format | None = None
 
 
-_TURNS = msgspec.json.Decoder(list[Turn])
+_TURNS = msgspec.json.Decoder(list[_Turn])
 _PARTS = msgspec.json.Decoder(list[_Part])
 _STRING = msgspec.json.Decoder(str)
 _FORMAT = msgspec.json.Decoder(_Format)
@@ -96,27 +104,21 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ENVELOPE = 30
 
 
-def read_turns(members: RawObject) -> list[Turn]:
-    """The `messages` of a request's members (`wire.request.Request.members`); none where they
-    can't be read, or where it has its prompt under another name."""
-    try:
-        return _TURNS.decode(members.get("messages", b"[]"))
-    except _UNREADABLE:
-        return []
-
-
-def read_view(members: RawObject, turns: Sequence[Turn] | None = None) -> RequestView:
-    """The view of a request's members.
+def read_view(members: RawObject) -> RequestView:
+    """The view of a request's members (`wire.request.Request.members`).
 
     Never raises: what can't be read is not seen, and is the upstream's to refuse.
-
-    Args:
-        members: of the request.
-        turns: of `read_turns`, where they are at hand already.
     """
+    messages = _messages(members.get("messages", b"[]"))
     prompt = _prompt(members)
-    if not turns or len(prompt) > _LONG:
-        turns = _turns(prompt)
+    turns = messages if messages and len(prompt) <= _LONG else _turns(prompt)
+    return _view(members, prompt, turns, _opening(members, messages))
+
+
+def _view(
+    members: RawObject, prompt: memoryview, turns: Sequence[_Turn], opening: bytes
+) -> RequestView:
+    """The view of turns."""
     spoken = [turn for turn in turns if turn.role == "user"]
     text, images = _last_turns(spoken)
     tools = members.get("tools")
@@ -128,6 +130,7 @@ def read_view(members: RawObject, turns: Sequence[Turn] | None = None) -> Reques
         tools is not None and len(memoryview(tools)) > len("[]"),
         _wants_json(members),
         images,
+        opening,
     )
 
 
@@ -146,19 +149,22 @@ def _prompt(members: RawObject) -> memoryview:
     return memoryview(b"")
 
 
-def _turns(prompt: memoryview) -> list[Turn]:
+def _turns(prompt: memoryview) -> list[_Turn]:
     """The messages; a bare text is one from the user."""
     if prompt and prompt[0] == _QUOTE:
-        return [Turn("user", msgspec.Raw(prompt))]
-    if len(prompt) > _LONG:
-        return _last_messages(bytes(prompt[-_END:]))
+        return [_Turn("user", msgspec.Raw(prompt))]
+    return _last_messages(bytes(prompt[-_END:])) if len(prompt) > _LONG else _messages(prompt)
+
+
+def _messages(raw: Buffer) -> list[_Turn]:
+    """A list of messages; none where it can't be read."""
     try:
-        return _TURNS.decode(prompt)
+        return _TURNS.decode(raw)
     except _UNREADABLE:
         return []
 
 
-def _last_messages(end: bytes) -> list[Turn]:
+def _last_messages(end: bytes) -> list[_Turn]:
     """The messages at the end of many, from a user's on."""
     # The first test is the cheap one.
     if b'"user"' in end and (begun := _USER.search(end)):
@@ -168,10 +174,10 @@ def _last_messages(end: bytes) -> list[Turn]:
             pass
     # Where the last message begins isn't known; its end, without the closing brackets, is.
     text = end[-_PIECE:].rstrip(b' \n]}"')
-    return [Turn("user", msgspec.Raw(b'"%s"' % text))]
+    return [_Turn("user", msgspec.Raw(b'"%s"' % text))]
 
 
-def _last_turns(spoken: Sequence[Turn]) -> tuple[str, bool]:
+def _last_turns(spoken: Sequence[_Turn]) -> tuple[str, bool]:
     """The text that is to be answered, and whether images are in it."""
     texts: list[str] = []
     characters, images = 0, False
@@ -186,7 +192,7 @@ def _last_turns(spoken: Sequence[Turn]) -> tuple[str, bool]:
     return cut("\n".join(texts[1::-1])), images
 
 
-def _content(content: msgspec.Raw) -> tuple[str, bool]:
+def _content(content: Buffer) -> tuple[str, bool]:
     """Text of a message's content, which is a string or a list of parts."""
     raw = memoryview(content)
     if not raw or raw[0] != _LIST:
@@ -230,12 +236,32 @@ def _decoded(inner: bytes) -> str:
     return inner.decode("utf-8", "replace").replace("\\n", "\n").replace('\\"', '"')
 
 
-def _system(members: RawObject, turns: Sequence[Turn]) -> str:
+def _system(members: RawObject, turns: Sequence[_Turn]) -> str:
     """The beginning of the system message, under any format's name."""
     given = members.get("system") or members.get("instructions")
     if given is None and turns and turns[0].role in ("system", "developer"):
         given = turns[0].content
     return "" if given is None else _content(given)[0][:_SYSTEM_HEAD]
+
+
+def _opening(members: RawObject, messages: Sequence[_Turn]) -> bytes:
+    """How a request's conversation begins."""
+    if not messages:
+        return b"".join(_ends(members.get(name, b"")) for name in ("input", "prompt"))
+    pieces = []
+    for turn in messages:
+        pieces.append(_ends(turn.content))
+        if turn.role == "user":
+            break
+    return b"".join(pieces)
+
+
+def _ends(content: Buffer) -> bytes:
+    """A message's content; of a long one its length, its beginning and its end."""
+    seen = memoryview(content)
+    if len(seen) <= 2 * _OPENING:
+        return bytes(seen)
+    return b"%d%b%b" % (len(seen), bytes(seen[:_OPENING]), bytes(seen[-_OPENING:]))
 
 
 def _wants_json(members: RawObject) -> bool:

@@ -1,0 +1,765 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""The scorer, compiled: `view`, `signals`, `features` and the arithmetic of `scorer` in one piece.
+
+The Python modules say what is counted and why. Here the same comes out to the byte, and to the
+last bit of a score; a request that is out of the ordinary is read by them. What makes the
+difference is not so much the arithmetic as that one call touches little code and little memory,
+which a loaded gateway's processor has long put out of its caches when the next request comes.
+"""
+
+from cpython.array cimport array
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.math cimport exp, fabs, log1p, rint, sqrt
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from sluice.router.complexity import features as _features
+from sluice.router.complexity import signals as _signals
+from sluice.router.complexity import view as _view
+from sluice.router.complexity.scored import Scored
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const uint8_t* PyUnicode_1BYTE_DATA(object text)
+
+cdef object _RequestView = _view.RequestView
+
+
+# Sizes that C has to know before it runs; `_load` compares them with the Python modules'.
+cdef enum:
+    SIGNALS = 18
+    FIRST = 70  # words that are looked at, of the beginning and of the end
+    LAST = 150
+    MOST_WORDS = FIRST + LAST
+    MOST_HASHES = 2 * MOST_WORDS  # words, the pairs of them, the system message
+    BUCKETS = 1 << 18
+    HEAD_BYTES = 1 + SIGNALS
+    SETS = 8
+    MOST_REASONS = 3
+    SLOTS = 1024
+    SLOT_BYTES = SLOTS // 8  # with a bit a slot
+    LETTERS = 4096
+    ROOM = 1024  # for a text that was cut, in ASCII
+    LOOKED_AT = 8
+
+
+# Tables ---------------------------------------------------------------------------------------
+
+cdef enum Kind:  # of a byte, as a word's first one
+    NOTHING = 0
+    LETTER = 1
+    SYMBOL = 2
+    LEAD = 3  # of a character of other scripts
+
+cdef enum Mark:  # what else a byte is, of what is counted one by one
+    BREAK = 1
+    MATHS = 2
+    CODE = 4
+
+cdef struct Known:
+    # A word of `signals._COUNTS`. No counts: the slot is free.
+    uint64_t counts
+    uint32_t crc
+    uint16_t at
+    uint16_t size
+
+cdef uint8_t kinds[256]
+cdef uint8_t marks[256]
+cdef uint32_t crcs[256]
+cdef Known known[SLOTS]
+cdef uint8_t letters[LETTERS]
+
+# The bytes of the Python modules' own tables, which live as long as those do.
+cdef const uint8_t* at_1 = _signals._AT_1
+cdef const uint8_t* at_2 = _signals._AT_2
+cdef const uint8_t* at_4 = _signals._AT_4
+cdef const uint8_t* at_8 = _signals._AT_8
+cdef const uint8_t* lengths = _signals._LENGTH
+cdef const uint8_t* contexts = _signals._CONTEXT
+cdef const uint8_t* turn_bytes = _signals._TURNS
+cdef const uint8_t* line_bytes = _signals._LINES
+cdef Py_ssize_t longest = _signals._LONGEST
+cdef Py_ssize_t usual_context = len(_signals._CONTEXT)
+cdef double most_context = _signals._MOST_CONTEXT
+cdef uint32_t system_seed = _features._SYSTEM_SEED
+cdef uint8_t version = _features.VERSION
+cdef Py_ssize_t long_prompt = _view._LONG
+cdef Py_ssize_t long_string = 2 * _view._PIECE
+cdef Py_ssize_t short_text = _view._SHORT
+cdef Py_ssize_t most_turns = _view._MOST_TURNS
+cdef Py_ssize_t opening_piece = _view._OPENING
+cdef Py_ssize_t system_head = _view._SYSTEM_HEAD
+
+
+cdef int _load() except -1:
+    """Fill the tables."""
+    cdef int byte, bit
+    cdef uint32_t crc
+    sizes = len(_signals.SIGNALS), _features._FIRST, _features._LAST, _features.BUCKETS
+    if sizes != (SIGNALS, FIRST, LAST, BUCKETS) or _view._MOST_LOOKED_AT != LOOKED_AT:
+        raise ImportError("the compiled scorer is of another version: build it anew")
+    for byte in range(256):
+        crc = byte
+        for bit in range(8):
+            crc = (crc >> 1) ^ (0xEDB88320 if crc & 1 else 0)
+        crcs[byte] = crc
+        kinds[byte] = _kind(byte)
+        marks[byte] = BREAK if byte == c"\n" else 0
+    for byte in _signals._MATHS_SIGNS:
+        marks[byte] |= MATHS
+    for byte in _signals._CODE_SIGNS:
+        marks[byte] |= CODE
+    _load_known()
+    return 0
+
+
+cdef Kind _kind(int byte) noexcept:
+    """See `features._TOKEN`."""
+    if c"a" <= byte <= c"z" or c"0" <= byte <= c"9" or 0x80 <= byte <= 0xBF or 0xC2 <= byte <= 0xE1:
+        return LETTER
+    if 0xE2 <= byte <= 0xF4:
+        return LEAD
+    return NOTHING if byte >= 0x80 or _is_space(byte) else SYMBOL
+
+
+cdef inline bint _is_space(int byte) noexcept nogil:
+    return byte == c" " or c"\t" <= byte <= c"\r"
+
+
+cdef int _load_known() except -1:
+    """The words that count, by their CRCs, which a request's words have got anyway."""
+    cdef Py_ssize_t at = 0, place
+    cdef uint32_t crc
+    cdef bytes word
+    for word, counts in _signals._COUNTS.items():
+        crc = _crc(0, word, len(word))
+        place = crc % SLOTS
+        while known[place].counts:
+            place = (place + 1) % SLOTS
+        known[place] = Known(counts, crc, <uint16_t>at, <uint16_t>len(word))
+        memcpy(letters + at, <const uint8_t*>word, len(word))
+        at += len(word)
+    return 0
+
+
+# Words ----------------------------------------------------------------------------------------
+
+cdef struct Words:
+    Py_ssize_t count
+    const uint8_t* begin[MOST_WORDS]
+    Py_ssize_t size[MOST_WORDS]
+    uint32_t crc[MOST_WORDS]
+
+
+cdef uint32_t _crc(uint32_t begun, const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    """CRC-32 as zlib's: of data, continued from that of what came before."""
+    cdef uint32_t crc = ~begun
+    cdef Py_ssize_t at
+    for at in range(size):
+        crc = crcs[(crc ^ data[at]) & 0xFF] ^ (crc >> 8)
+    return ~crc
+
+
+cdef inline const uint8_t* _word_end(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Behind the word that begins at a byte; see `features._TOKEN`."""
+    cdef Kind kind = <Kind>kinds[at[0]]
+    at += 1
+    if kind == LEAD:
+        while at < end and 0x80 <= at[0] <= 0xBF:
+            at += 1
+    else:
+        while at < end and kinds[at[0]] == kind:
+            at += 1
+    return at
+
+
+cdef Py_ssize_t _take_words(
+    Words* words, const uint8_t* text, Py_ssize_t size, Py_ssize_t passed
+) noexcept nogil:
+    """Take the first words of a text, and those of the end behind a number that are passed over.
+    Gives how many it has in all."""
+    cdef const uint8_t* at = text
+    cdef const uint8_t* end = text + size
+    cdef const uint8_t* begin
+    cdef Py_ssize_t seen = 0, place
+    while at < end:
+        if kinds[at[0]] == NOTHING:
+            at += 1
+            continue
+        begin, at = at, _word_end(at, end)
+        place = seen if seen < FIRST else seen - passed
+        if (seen < FIRST or place >= FIRST) and place < MOST_WORDS:
+            words.begin[place] = begin
+            words.size[place] = at - begin
+        seen += 1
+    return seen
+
+
+cdef void _find_words(Words* words, const uint8_t* text, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t place, all_words = _take_words(words, text, size, 0)
+    if all_words > MOST_WORDS:
+        _take_words(words, text, size, all_words - MOST_WORDS)
+    words.count = min(all_words, MOST_WORDS)
+    for place in range(words.count):
+        words.crc[place] = _crc(0, words.begin[place], words.size[place])
+
+
+cdef Py_ssize_t _hash(Words* words, object system, uint32_t* hashes) except -1:
+    """The hashes of words, pairs and system message, ascending and distinct; gives their number."""
+    cdef Py_ssize_t place, count = words.count, kept = 0
+    cdef bytes text
+    for place in range(words.count):
+        hashes[place] = words.crc[place] % BUCKETS
+    for place in range(1, words.count):
+        hashes[count] = (
+            _crc(words.crc[place - 1], words.begin[place], words.size[place]) % BUCKETS
+        )
+        count += 1
+    if system:
+        text = (<str>system).encode("utf-8", "replace")
+        hashes[count] = _crc(system_seed, text, len(text)) % BUCKETS
+        count += 1
+    _sort(hashes, count)
+    for place in range(count):
+        if kept == 0 or hashes[kept - 1] != hashes[place]:
+            hashes[kept] = hashes[place]
+            kept += 1
+    return kept
+
+
+cdef void _sort(uint32_t* numbers, Py_ssize_t count) noexcept nogil:
+    """Shell's sort: there are a few dozen of them, and some 440 at most."""
+    cdef Py_ssize_t gap = 121, place, free
+    cdef uint32_t number
+    while gap:
+        for place in range(gap, count):
+            number, free = numbers[place], place
+            while free >= gap and numbers[free - gap] > number:
+                numbers[free] = numbers[free - gap]
+                free -= gap
+            numbers[free] = number
+        gap //= 3
+
+
+# Signals --------------------------------------------------------------------------------------
+
+cdef struct Text:
+    # In lower case, in UTF-8.
+    const uint8_t* bytes
+    Py_ssize_t size
+    Py_ssize_t characters  # of what it was before
+    double foreign  # the part of its bytes that more than one a character make up; < 0: ASCII
+
+
+cdef struct Facts:
+    # What a view says beside its text.
+    Py_ssize_t length
+    Py_ssize_t turns
+    bint tools
+    bint schema
+    bint images
+
+
+cdef inline uint8_t _byte(double value) noexcept nogil:
+    return <uint8_t>min(max(rint(255 * value), 0.0), 255.0)
+
+
+cdef Py_ssize_t _count(
+    const uint8_t* text, Py_ssize_t size, const char* sign, Py_ssize_t length
+) noexcept nogil:
+    """How often a sign is in a text, as `bytes.count` counts."""
+    cdef const uint8_t* at = text
+    cdef const uint8_t* end = text + size
+    cdef Py_ssize_t found = 0
+    while True:
+        at = <const uint8_t*>memchr(at, sign[0], end - at)
+        if at == NULL or end - at < length:
+            return found
+        if memcmp(at, sign, length) == 0:
+            found += 1
+            at += length
+        else:
+            at += 1
+
+
+cdef Py_ssize_t _choices(const Text* text, Py_ssize_t* first) noexcept nogil:
+    """How many answers a text lists, and where the first one begins; see `signals._CHOICE`."""
+    cdef const uint8_t* end = text.bytes + text.size
+    cdef const uint8_t* line = text.bytes
+    cdef const uint8_t* at
+    cdef Py_ssize_t found = 0
+    while True:
+        line = <const uint8_t*>memchr(line, c"\n", end - line)
+        if line == NULL:
+            return found
+        at = line + 1
+        while at < end and (at[0] == c" " or at[0] == c"\t"):
+            at += 1
+        if at < end and at[0] == c"(":
+            at += 1
+        if (
+            end - at >= 3
+            and c"a" <= at[0] <= c"j"
+            and (at[1] == c"." or at[1] == c")" or at[1] == c":")
+            and _is_space(at[2])
+        ):
+            if found == 0:
+                first[0] = line - text.bytes
+            found += 1
+            line = at + 3
+        else:
+            line += 1
+
+
+cdef uint64_t _known_words(const Words* words) noexcept nogil:
+    """The counts of all sets, a byte each: how many of its words there are, each counted once."""
+    cdef uint8_t counted[SLOT_BYTES]
+    cdef uint64_t counts = 0
+    cdef Py_ssize_t place
+    cdef uint32_t slot
+    cdef const Known* word
+    memset(counted, 0, sizeof(counted))
+    for place in range(words.count):
+        slot = words.crc[place] % SLOTS
+        while known[slot].counts:
+            word = &known[slot]
+            if (
+                word.crc == words.crc[place]
+                and word.size == words.size[place]
+                and memcmp(letters + word.at, words.begin[place], word.size) == 0
+            ):
+                if not counted[slot >> 3] >> (slot & 7) & 1:
+                    counted[slot >> 3] |= 1 << (slot & 7)
+                    counts += word.counts
+                break
+            slot = (slot + 1) % SLOTS
+    return counts
+
+
+cdef bint _is_number(const uint8_t* word, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t at
+    for at in range(size):
+        if not c"0" <= word[at] <= c"9":
+            return False
+    return True
+
+
+cdef void _count_signals(
+    const Text* text, const Facts* facts, const Words* words, uint8_t* signals
+) noexcept nogil:
+    """See `signals.count_signals`."""
+    cdef Py_ssize_t breaks = 0, maths = 0, code = 0, numbers = 0, at, first = 0
+    cdef Py_ssize_t stem = text.characters
+    cdef bint choices
+    cdef uint64_t sets = _known_words(words)
+    for at in range(text.size):
+        if marks[text.bytes[at]]:
+            breaks += marks[text.bytes[at]] == BREAK
+            maths += marks[text.bytes[at]] == MATHS
+            code += marks[text.bytes[at]] == CODE
+    code += _count(text.bytes, text.size, "():", 3) + _count(text.bytes, text.size, "```", 3)
+    code += _count(text.bytes, text.size, "==", 2)
+    choices = breaks >= 3 and _choices(text, &first) >= 3
+    if choices:
+        stem = min(first, stem)
+    if text.foreign >= 0:
+        maths += _count(text.bytes, text.size, "\xe2\x88\x9a", 3)  # √
+        maths += _count(text.bytes, text.size, "\xe2\x88\xab", 3)  # ∫
+    maths += 2 * (sets & 0xFF)
+    code = 2 * code + (sets >> 8 & 0xFF)
+    for at in range(words.count):
+        numbers += _is_number(words.begin[at], words.size[at])
+    signals[0] = lengths[min(stem, longest)]
+    signals[1] = _context(facts.length)
+    signals[2] = turn_bytes[min(facts.turns, 32) - 1]
+    signals[3] = line_bytes[min(breaks, 200)]
+    signals[4] = at_4[min(maths, 2039)]
+    signals[5] = at_8[min(code, 4079)]
+    signals[6] = at_1[numbers]
+    signals[7] = at_2[sets >> 16 & 0xFF]
+    signals[8] = at_2[sets >> 24 & 0xFF]
+    signals[9] = at_2[sets >> 32 & 0xFF]
+    signals[10] = at_4[sets >> 40 & 0xFF]
+    signals[11] = at_2[sets >> 48 & 0xFF]
+    signals[12] = 255 if choices else 0
+    signals[13] = _looked_up(sets >> 56, words.count)
+    signals[14] = 255 if text.characters == 0 else _byte(max(text.foreign, 0.0))
+    signals[15] = 255 if facts.tools else 0
+    signals[16] = 255 if facts.schema else 0
+    signals[17] = 255 if facts.images else 0
+
+
+cdef uint8_t _context(Py_ssize_t length) noexcept nogil:
+    if length < usual_context:
+        return contexts[length]
+    return <uint8_t>min(rint(255 * (log1p(<double>length) / most_context)), 255.0)
+
+
+cdef uint8_t _looked_up(uint64_t factual, Py_ssize_t words) noexcept nogil:
+    cdef double count = <double>factual
+    return _byte(count / (count + 1) * max(1 - <double>words / 30, 0.0))
+
+
+# The model ------------------------------------------------------------------------------------
+
+cdef class Compiled:
+    """Reads and scores requests by one model."""
+
+    cdef double bias, centre, scale, usual_wording, least_reason, extreme
+    cdef double weights[SIGNALS]
+    cdef double slopes[SIGNALS]
+    cdef double usual[SIGNALS]
+    cdef array table
+    cdef list telling
+
+    def __init__(self, model, list telling, double least_reason, double extreme):
+        """Args:
+        model: the `Model`.
+        telling: of each signal, what each of its values gives as a reason, if any.
+        least_reason, extreme: of `scorer`.
+        """
+        if len(model.table) not in (0, BUCKETS):
+            raise ValueError("the table of weights has another size")
+        self.bias, self.centre, self.scale = model.bias, model.centre, model.scale
+        self.usual_wording = model.usual_wording
+        self.least_reason, self.extreme = least_reason, extreme
+        self.table, self.telling = model.table, telling
+        for place in range(SIGNALS):
+            self.weights[place] = model.signals[place] / 255
+            self.slopes[place] = model.signals[place]
+            self.usual[place] = model.usual[place]
+
+    def read(self, dict members):
+        """See `Scorer.read`."""
+        view = _read_view(members)
+        return view, self.score(view)
+
+    def score(self, view):
+        """See `Scorer.score`."""
+        cdef Facts facts
+        cdef Text text
+        cdef uint8_t room[ROOM]
+        cdef str given = view.text
+        cdef bytes lower
+        cdef Py_ssize_t at
+        facts.length, facts.turns = view.length, view.turns
+        facts.tools, facts.schema, facts.images = view.tools, view.schema, view.images
+        text.characters, text.foreign = len(given), -1
+        if PyUnicode_IS_ASCII(given) and text.characters <= ROOM:
+            text.bytes, text.size = room, text.characters
+            _lower(PyUnicode_1BYTE_DATA(given), text.size, room)
+            return self._scored(&text, &facts, view.system)
+        lower = given.lower().encode("utf-8", "replace")
+        text.bytes, text.size = lower, len(lower)
+        if not PyUnicode_IS_ASCII(given):
+            at = len(given.encode("utf-8", "replace"))
+            text.foreign = 1 - <double>text.characters / <double>at
+        return self._scored(&text, &facts, view.system)
+
+    cdef object _scored(self, const Text* text, const Facts* facts, object system):
+        cdef Words words
+        cdef uint32_t hashes[MOST_HASHES]
+        cdef uint8_t signals[SIGNALS]
+        cdef Py_ssize_t count
+        cdef double wording
+        _find_words(&words, text.bytes, text.size)
+        count = _hash(&words, system, hashes)
+        _count_signals(text, facts, &words, signals)
+        wording = self._wording(hashes, count)
+        return Scored(
+            self._score(signals, wording),
+            self._reasons(signals, wording),
+            _packed(signals, hashes, count),
+        )
+
+    cdef double _wording(self, const uint32_t* hashes, Py_ssize_t count) noexcept:
+        """What the words amount to; see `Scorer._wording`."""
+        cdef double total = 0
+        cdef Py_ssize_t place
+        if len(self.table) == 0 or count == 0:
+            return 0
+        for place in range(count):
+            total += self.table.data.as_floats[hashes[place]]
+        return total / sqrt(<double>count)
+
+    cdef double _score(self, const uint8_t* signals, double wording) noexcept:
+        cdef double counted = 0, logit
+        cdef Py_ssize_t place
+        for place in range(SIGNALS):
+            counted += self.weights[place] * signals[place]
+        logit = (self.bias + counted + wording - self.centre) / self.scale
+        if not -self.extreme < logit < self.extreme:
+            logit = self.extreme if logit > 0 else -self.extreme
+        return 1 / (1 + exp(-logit))
+
+    cdef tuple _reasons(self, const uint8_t* signals, double wording):
+        """What moved the score most: the strongest first, and of two as strong the first."""
+        cdef double moved[SIGNALS + 1]
+        cdef Py_ssize_t told[MOST_REASONS]
+        cdef Py_ssize_t count = 0, place, free
+        for place in range(SIGNALS):
+            moved[place] = (
+                (<double>signals[place] / 255 - self.usual[place]) * self.slopes[place] / self.scale
+            )
+        moved[SIGNALS] = (wording - self.usual_wording) / self.scale
+        for place in range(SIGNALS + 1):
+            if not fabs(moved[place]) >= self.least_reason:
+                continue
+            free = count
+            while free and fabs(moved[told[free - 1]]) < fabs(moved[place]):
+                if free < MOST_REASONS:
+                    told[free] = told[free - 1]
+                free -= 1
+            if free < MOST_REASONS:
+                told[free] = place
+                count = min(count + 1, MOST_REASONS)
+        return tuple([self._reason(told[place], signals, moved) for place in range(count)])
+
+    cdef object _reason(self, Py_ssize_t place, const uint8_t* signals, const double* moved):
+        if place == SIGNALS:
+            return f"wording={moved[place]:+.2f}"
+        return self.telling[place][signals[place]]
+
+
+cdef void _lower(const uint8_t* text, Py_ssize_t size, uint8_t* lower) noexcept nogil:
+    cdef Py_ssize_t at
+    for at in range(size):
+        lower[at] = text[at] | 0x20 if c"A" <= text[at] <= c"Z" else text[at]
+
+
+cdef bytes _packed(const uint8_t* signals, const uint32_t* hashes, Py_ssize_t count):
+    """See `features.packed`."""
+    cdef bytes features = PyBytes_FromStringAndSize(NULL, HEAD_BYTES + 4 * count)
+    cdef uint8_t* at = <uint8_t*>PyBytes_AS_STRING(features)
+    cdef Py_ssize_t place, byte
+    at[0] = version
+    memcpy(at + 1, signals, SIGNALS)
+    at += HEAD_BYTES
+    for place in range(count):
+        for byte in range(4):
+            at[byte] = <uint8_t>(hashes[place] >> 8 * byte)
+        at += 4
+    return features
+
+
+# The view -------------------------------------------------------------------------------------
+
+cdef struct Span:
+    # Of a JSON text; empty where there is nothing.
+    const uint8_t* begin
+    const uint8_t* end
+
+cdef struct Turn:
+    Span role
+    Span content
+
+cdef struct Turns:
+    # Of the messages of a request: how many are the user's, and the last of those, in a ring.
+    Py_ssize_t spoken
+    Span last[LOOKED_AT]
+    Turn first
+
+
+cdef object _read_view(dict members):
+    """See `view.read_view`."""
+    cdef Py_buffer prompt
+    messages = members.get("messages")
+    if messages is None:
+        return _view.read_view(members)
+    PyObject_GetBuffer(messages, &prompt, PyBUF_SIMPLE)
+    try:
+        view = _view_of_messages(members, messages, &prompt)
+    finally:
+        PyBuffer_Release(&prompt)
+    return _view.read_view(members) if view is None else view
+
+
+cdef object _view_of_messages(dict members, object messages, const Py_buffer* prompt):
+    """The view of messages that are what they should be; None for others."""
+    cdef const uint8_t* begin = <const uint8_t*>prompt.buf
+    cdef Turns turns
+    cdef list opening = []
+    if not _read_turns(begin, begin + prompt.len, &turns, opening):
+        return None
+    if prompt.len > long_prompt:  # only its end is looked at
+        whole = memoryview(messages)
+        return _view._view(members, whole, _view._turns(whole), b"".join(opening))
+    text, images = _last_turns(&turns)
+    tools = members.get("tools")
+    return _RequestView(
+        text,
+        prompt.len,
+        _system(members, &turns.first),
+        min(max(turns.spoken, 1), most_turns),
+        tools is not None and len(memoryview(tools)) > 2,
+        ("response_format" in members or "text" in members) and _view._wants_json(members),
+        images,
+        b"".join(opening),
+    )
+
+
+cdef bint _read_turns(const uint8_t* at, const uint8_t* end, Turns* turns, list opening) except -1:
+    """Read a list of messages; False where it is not plainly one."""
+    cdef Turn turn
+    cdef bint first = True
+    memset(turns, 0, sizeof(Turns))
+    if at == end or at[0] != c"[":
+        return False
+    while at[0] != c"]":
+        at = _past_space(at + 1, end)
+        if at == end or at[0] != c"{":  # no object, or an empty list
+            return False
+        at = _read_turn(at, end, &turn)
+        if at == NULL or at == end:
+            return False
+        if first:
+            turns.first, first = turn, False
+        if turns.spoken == 0:
+            opening.append(_opening(turn.content))
+        if _is(turn.role, "user", 4):
+            turns.last[turns.spoken % LOOKED_AT] = turn.content
+            turns.spoken += 1
+    return True
+
+
+cdef const uint8_t* _read_turn(const uint8_t* at, const uint8_t* end, Turn* turn) noexcept nogil:
+    """Read the message that begins here; gives what follows it, NULL where it is unusual."""
+    cdef Span key, value
+    memset(turn, 0, sizeof(Turn))
+    while True:
+        at = _past_space(at + 1, end)
+        if at == end or at[0] != c'"':  # an object without members is unusual too
+            return NULL
+        key.begin, key.end = at, _string_end(at, end)
+        if key.end == NULL or _is_escaped(key):
+            return NULL
+        at = _past_space(key.end, end)
+        if at == end or at[0] != c":":
+            return NULL
+        value.begin = _past_space(at + 1, end)
+        value.end = _value_end(value.begin, end)
+        if value.end == NULL:
+            return NULL
+        if _is(key, "content", 7):
+            turn.content = value
+        elif _is(key, "role", 4):
+            if value.begin[0] != c'"' or _is_escaped(value):
+                return NULL
+            turn.role = value
+        at = _past_space(value.end, end)
+        if at == end:
+            return NULL
+        if at[0] != c",":
+            return _past_space(at + 1, end) if at[0] == c"}" else NULL
+
+
+cdef inline const uint8_t* _past_space(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    while at < end and _is_space(at[0]):
+        at += 1
+    return at
+
+
+cdef const uint8_t* _string_end(const uint8_t* begin, const uint8_t* end) noexcept nogil:
+    """Behind the string that begins here; NULL if it has no end."""
+    cdef const uint8_t* quote = begin
+    cdef const uint8_t* at
+    while True:
+        quote = <const uint8_t*>memchr(quote + 1, c'"', end - quote - 1)
+        if quote == NULL:
+            return NULL
+        at = quote
+        while (at - 1)[0] == c"\\":  # the opening quote is none
+            at -= 1
+        if (quote - at) % 2 == 0:
+            return quote + 1
+
+
+cdef const uint8_t* _value_end(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Behind the value that begins here, of JSON that is known to be valid; NULL if it has none."""
+    cdef Py_ssize_t depth = 0
+    cdef uint8_t byte
+    while at < end:
+        byte = at[0]
+        if byte == c'"':
+            at = _string_end(at, end)
+            if at == NULL or depth == 0:
+                return at
+            continue
+        if byte == c"[" or byte == c"{":
+            depth += 1
+        elif depth == 0 and (byte == c"," or byte == c"]" or byte == c"}" or _is_space(byte)):
+            return at
+        elif byte == c"]" or byte == c"}":
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return NULL
+
+
+cdef inline bint _is_escaped(Span string) noexcept nogil:
+    return memchr(string.begin, c"\\", string.end - string.begin) != NULL
+
+
+cdef inline bint _is(Span string, const char* text, Py_ssize_t length) noexcept nogil:
+    """Whether a string without escapes, in its quotes, is this text."""
+    return (
+        string.end - string.begin == length + 2 and memcmp(string.begin + 1, text, length) == 0
+    )
+
+
+cdef tuple _last_turns(const Turns* turns):
+    """See `view._last_turns`."""
+    cdef list texts = []
+    cdef Py_ssize_t characters = 0, back
+    cdef bint images = False
+    for back in range(1, min(turns.spoken, LOOKED_AT) + 1):
+        text, seen = _content(turns.last[(turns.spoken - back) % LOOKED_AT])
+        images = images or seen
+        if text:
+            texts.append(text)
+            characters += len(text)
+        if characters >= short_text:
+            break
+    texts = texts[:2]
+    texts.reverse()
+    text = "\n".join(texts)
+    return text if len(text) <= longest else _view.cut(text), images
+
+
+cdef tuple _content(Span content):
+    """See `view._content`."""
+    cdef Py_ssize_t size = content.end - content.begin
+    if 2 <= size <= long_string and content.begin[0] == c'"' and not _is_escaped(content):
+        try:
+            return PyUnicode_DecodeUTF8(<const char*>content.begin + 1, size - 2, NULL), False
+        except UnicodeDecodeError:
+            pass
+    return _view._content(_bytes(content))
+
+
+cdef bytes _opening(Span content):
+    """See `view._ends`."""
+    cdef Py_ssize_t size = content.end - content.begin
+    if size <= 2 * opening_piece:
+        return _bytes(content)
+    return b"%d%b%b" % (size, content.begin[:opening_piece], (content.end - opening_piece)[:opening_piece])
+
+
+cdef str _system(dict members, const Turn* first):
+    """See `view._system`."""
+    cdef Span content = first.content
+    if "system" in members or "instructions" in members:
+        return _view._system(members, ())
+    if not _is(first.role, "system", 6) and not _is(first.role, "developer", 9):
+        return ""
+    return _content(content)[0][:system_head]
+
+
+cdef bytes _bytes(Span span):
+    return PyBytes_FromStringAndSize(<const char*>span.begin, span.end - span.begin)
+
+
+_load()
