@@ -5,6 +5,7 @@ The Python modules say what is counted and why. Here the same comes out to the b
 last bit of a score; a request that is out of the ordinary is read by them. What makes the
 difference is not so much the arithmetic as that one call touches little code and little memory,
 which a loaded gateway's processor has long put out of its caches when the next request comes.
+It is one file because it is one unit of compilation: what is in another could not be inlined.
 """
 
 from cpython.array cimport array
@@ -444,7 +445,7 @@ cdef class Compiled:
         cdef str given = view.text
         cdef bytes lower
         cdef Py_ssize_t at
-        facts.length, facts.turns = view.length, view.turns
+        facts.length, facts.turns = max(view.length, 0), max(view.turns, 1)
         facts.tools, facts.schema, facts.images = view.tools, view.schema, view.images
         text.characters, text.foreign = len(given), -1
         if PyUnicode_IS_ASCII(given) and text.characters <= ROOM:
