@@ -202,12 +202,6 @@ def requested_priority(exchange: Exchange) -> Priority:
     return cast("Priority", priority)
 
 
-def conversation_of(exchange: Exchange) -> str:
-    """What stands for the request's conversation: its session by header, else the request alone."""
-    session = exchange.header(b"x-session-id")
-    return exchange.id if not session else session.decode("latin-1")
-
-
 def _check_team(exchange: Exchange, principal: Principal, request: Request) -> None:
     """A team that is named must be the key's own."""
     header = exchange.header(b"x-team-id")

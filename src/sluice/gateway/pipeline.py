@@ -27,7 +27,6 @@ from sluice.gateway.intake import (
     ClientLeft,
     Received,
     broken_off,
-    conversation_of,
     read_body,
     receive_body,
     requested_priority,
@@ -62,7 +61,7 @@ from sluice.router.auto.alias import Alias
 from sluice.router.auto.router import AutoAsk, AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route
-from sluice.router.policy import Router, RoutingRefused
+from sluice.router.policy import Router, RoutingRefused, conversation_of
 from sluice.router.shadows import Shadows
 from sluice.router.translation import Call, Conversation
 from sluice.wire.errors import InvalidRequest
@@ -71,6 +70,9 @@ from sluice.wire.usage import Usage
 
 #: How long a finished upstream may take to close its response before its connection is dropped.
 CLOSE_SECONDS = 1.0
+
+#: The header by which a client names the session that its request belongs to.
+_SESSION = b"x-session-id"
 
 _log = structlog.get_logger("sluice.request")
 
@@ -216,8 +218,9 @@ class Pipeline:
         alias = self._auto.find(name, team)
         try:
             if alias is None:
+                conversation = conversation_of(exchange.header(_SESSION), exchange.id)
                 route = self._router.route(
-                    name, exchange.endpoint, received.tier, conversation_of(exchange), team
+                    name, exchange.endpoint, received.tier, conversation, team
                 )
             else:
                 route = self._choose(exchange, alias, principal, received)
@@ -245,7 +248,7 @@ class Pipeline:
             tier=received.tier,
             team=principal.team_id,
             id=exchange.id,
-            session=exchange.header(b"x-session-id"),
+            session=exchange.header(_SESSION),
             may_use=policy.allows_model,
             rights=policy.models,
         )

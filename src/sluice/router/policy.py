@@ -46,6 +46,12 @@ def choose_model(catalog: Catalog, name: str, endpoint: Endpoint, tier: str) -> 
     return model
 
 
+def conversation_of(session: bytes | None, request: str) -> str:
+    """What stands for a request's conversation where versions of a model are tried: the session
+    that its client names, else the request alone, by its id."""
+    return session.decode("latin-1") if session else request
+
+
 def takes_part(model: str, who: str, share: float) -> bool:
     """Whether somebody belongs to the part that tries another version of a model: at every gateway
     alike, and still so when the share grows.

@@ -24,7 +24,7 @@ from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Catalog, Model, Tier
 from sluice.router.plan import Route
-from sluice.router.policy import Router, RoutingRefused
+from sluice.router.policy import Router, RoutingRefused, conversation_of
 from sluice.wire.request import Request
 
 #: Routes that are remembered; there are as many as orders of models.
@@ -237,7 +237,7 @@ class AutoRouter:
         What fails goes to the next one; what does not fit a context, to those of a longer one; and
         what a provider's policy refuses where the first one's configuration says, within the tiers.
         """
-        conversation = ask.session.decode("latin-1") if ask.session else ask.id
+        conversation = conversation_of(ask.session, ask.id)
         routes = [
             self._router.route(model.name, ask.endpoint, ask.tier, conversation, ask.team)
             for model in decision.models

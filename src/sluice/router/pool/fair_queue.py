@@ -325,7 +325,7 @@ class FairQueue:
             if self.held_back(request, now) or not fits(request):
                 if not self._over(request, now):
                     return None
-                entry = lane.first_but(lambda each: self._over(each, now))
+                entry = self._first_within(lane, now)
                 if entry is None or not fits(entry.request):
                     return None
                 request = entry.request
@@ -340,10 +340,14 @@ class FairQueue:
             lane.age(now)
             entry = lane.first()
             if entry is not None and self._over(entry.request, now):
-                entry = lane.first_but(lambda each: self._over(each, now)) or entry
+                entry = self._first_within(lane, now) or entry
             if entry is not None:
                 return entry.request
         return None
+
+    def _first_within(self, lane: Lane, now: float) -> Entry | None:
+        """Whose turn it would be but for the teams above their shares."""
+        return lane.first_but(lambda each: self._over(each, now))
 
     def take(self, request: QueueRequest, now: float) -> None:
         """A request that waits leaves the queue to be served, whosever turn it is."""

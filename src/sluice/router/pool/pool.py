@@ -35,7 +35,6 @@ from sluice.backends.base import (
 from sluice.backends.replicas import Announcement
 from sluice.backends.vllm import VLLM_DIALECT, VLLM_PRIORITY_DIALECT, VLLMBackend, VLLMConfig
 from sluice.backends.vllm import VLLMInspector as Inspector
-from sluice.router.gathering import Gathering
 from sluice.router.pool.blocks import BLOCK_BYTES
 from sluice.router.pool.bounds import BoundPolicy, ReplicaLimits
 from sluice.router.pool.clock import shared_clock
@@ -44,6 +43,7 @@ from sluice.router.pool.description import described
 from sluice.router.pool.engine_caches import EngineCaches, FinishedPrompt
 from sluice.router.pool.fair_queue import Shed
 from sluice.router.pool.flight import Flight, overloaded
+from sluice.router.pool.gathering import Gathering
 from sluice.router.pool.live_response import PooledResponse, ReportedUsage, until_token
 from sluice.router.pool.membership import Event, Member, joined
 from sluice.router.pool.observer import MoveReason, PoolObserver

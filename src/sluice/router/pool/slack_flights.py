@@ -101,7 +101,7 @@ class SlackFlights:
         flights = [
             flight
             for flight in self._flights[replica].values()
-            if flight.request.tier == "interactive" and not flight.started
+            if flight.request.tier == "interactive"
         ]
         return flights if sum(each.prefill_tokens for each in flights) > step_tokens else []
 

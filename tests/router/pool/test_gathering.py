@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from sluice.router.gathering import Gathering
+from sluice.router.pool.gathering import Gathering
 
 
 class Desk:
