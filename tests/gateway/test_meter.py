@@ -33,7 +33,7 @@ def exchange() -> Exchange:
     made = Exchange(Endpoint.CHAT, {"headers": [], "method": "POST"}, nobody, nobody)
     tiers = {"small": "economy", "large": "quality"}
     decision = Decision("economy", 0, None, "score", (SMALL, LARGE), tiers, "large")
-    made.choice = AutoChoice("auto", decision, 0.1, (), b"", "rule", CHAT, b"c")
+    made.choice = AutoChoice("auto", decision, 0.1, (), b"", "rule", CHAT.capabilities, CHAT.tokens, b"c")
     made.model_used, made.usage = "small", Usage(output_tokens=10)
     return made
 

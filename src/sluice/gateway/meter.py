@@ -80,8 +80,8 @@ class Meter:
             threshold=decision.threshold,
             reasons=choice.reasons,
             features=choice.features,
-            needs=tuple(choice.needs.capabilities),
-            tokens=choice.needs.tokens,
+            needs=tuple(choice.capabilities),
+            tokens=choice.tokens,
             conversation=choice.conversation,
         )
 

@@ -243,14 +243,13 @@ class Pipeline:
         if not policy.allows_model(alias.name):
             raise GatewayError.model_forbidden(alias.name)
         ask = AutoAsk(
-            endpoint=exchange.endpoint,
-            request=received.request,
-            tier=received.tier,
-            team=principal.team_id,
-            id=exchange.id,
-            session=exchange.header(_SESSION),
-            may_use=policy.allows_model,
-            rights=policy.models,
+            exchange.endpoint,
+            received.request,
+            received.tier,
+            exchange.id,
+            exchange.header(_SESSION),
+            policy.allows_model,
+            policy.models,
         )
         route, exchange.choice = self._auto.route(alias, ask)
         return route

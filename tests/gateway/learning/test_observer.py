@@ -52,7 +52,7 @@ async def compared(
     exchange = Exchange(Endpoint.CHAT, {"headers": [], "method": "POST"}, nothing, nothing)
     tiers = {"small": "economy", "large": "quality"}
     decision = Decision("economy", 0, None, "score", (SMALL, LARGE), tiers, "large")
-    exchange.choice = AutoChoice("auto", decision, 0.1, (), b"", "rule", CHAT, b"c")
+    exchange.choice = AutoChoice("auto", decision, 0.1, (), b"", "rule", CHAT.capabilities, CHAT.tokens, b"c")
     exchange.admitted = Admitted(
         Principal("o", TEAM, "team", "k", policy), SMALL, asked, "interactive"
     )

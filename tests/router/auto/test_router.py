@@ -52,7 +52,7 @@ class Site:
         may_use: Callable[[str], bool] = lambda _: True,
         endpoint: Endpoint = Endpoint.CHAT,
     ) -> tuple[Route, AutoChoice]:
-        ask = AutoAsk(endpoint, asked, "interactive", "t", "id", session, may_use, may_use)
+        ask = AutoAsk(endpoint, asked, "interactive", "id", session, may_use, may_use)
         alias = self.router.find(asked.model, "t")
         assert alias is not None
         return self.router.route(alias, ask)
@@ -83,8 +83,8 @@ def test_what_is_recorded_of_a_choice() -> None:
     _, choice = Site().ask(request(HARD, tools=[{"type": "function"}]))
     assert (choice.alias, choice.score, choice.scorer) == ("auto", 0.9, "by-length")
     assert choice.decision.tier == "economy"  # the only one with tools
-    assert choice.needs.capabilities == {"chat", "tools"}
-    assert choice.needs.tokens == 60
+    assert choice.capabilities == {"chat", "tools"}
+    assert choice.tokens == 60
     assert choice.features == b"features"
 
 

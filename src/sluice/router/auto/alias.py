@@ -25,6 +25,7 @@ class Alias:
         name: of the alias, without the word after it.
         mode: that word, or None.
         policy: its tiers.
+        team: the team's id.
         conversations: the team's.
         window: of its scores; None until one is asked for.
     """
@@ -38,13 +39,13 @@ class Alias:
         find: Callable[[str], Model | None],
     ) -> None:
         """Args:
-        name, mode, policy: see the attributes.
-        team: its id.
+        name, mode, team, policy: see the attributes.
         find: a model by its name.
         """
         self.name = name
         self.mode = mode
         self.policy = policy
+        self.team = team
         self.conversations = Conversations(team, name)
         self.window: Window | None = None
         models = [model for each in policy.models() if (model := find(each)) is not None]

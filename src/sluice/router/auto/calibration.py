@@ -130,7 +130,9 @@ class Window:
         """
         if self._policy is not policy:
             enough = len(self._scores) >= ENOUGH
-            self._cuts = cuts_of(policy, sorted(self._scores) if enough else quantiles)
+            cuts = cuts_of(policy, sorted(self._scores) if enough else quantiles)
+            if cuts != self._cuts:  # else what was decided by them holds
+                self._cuts = cuts
             self._policy = policy
         self._add(score)
         return self._cuts

@@ -67,19 +67,20 @@ _PARAMS: dict[Capability, str] = {
 }
 
 
-def needs_of(endpoint: Endpoint, request: Request, view: RequestView, tier: Tier) -> Needs:
-    """What a request needs."""
-    return Needs(
-        _CAPABILITIES[NEEDED[endpoint], view.tools, view.images, view.schema],
-        estimate_tokens(request.prompt_characters) + (request.max_tokens or 0),
-        tier,
-    )
+def needed_capabilities(endpoint: Endpoint, view: RequestView) -> frozenset[Capability]:
+    """What a model must be able to do to answer a request."""
+    return _CAPABILITIES[endpoint, view.tools, view.images, view.schema]
 
 
-def _combinations() -> dict[tuple[Capability, bool, bool, bool], frozenset[Capability]]:
+def needed_tokens(request: Request) -> int:
+    """What a model's context must hold for a request, prompt and output together; estimated."""
+    return estimate_tokens(request.prompt_characters) + (request.max_tokens or 0)
+
+
+def _combinations() -> dict[tuple[Endpoint, bool, bool, bool], frozenset[Capability]]:
     truths = (False, True)
-    found: dict[tuple[Capability, bool, bool, bool], frozenset[Capability]] = {}
-    for base in set(NEEDED.values()):
+    found: dict[tuple[Endpoint, bool, bool, bool], frozenset[Capability]] = {}
+    for endpoint, base in NEEDED.items():
         for tools in truths:
             for images in truths:
                 for schema in truths:
@@ -87,7 +88,7 @@ def _combinations() -> dict[tuple[Capability, bool, bool, bool], frozenset[Capab
                     capabilities |= {"tools"} if tools else set()
                     capabilities |= {"vision"} if images else set()
                     capabilities |= {"json_schema"} if schema else set()
-                    found[base, tools, images, schema] = frozenset(capabilities)
+                    found[endpoint, tools, images, schema] = frozenset(capabilities)
     return found
 
 

@@ -18,11 +18,11 @@ from sluice.router.auto.decision import (
     wanted_tier,
 )
 from sluice.router.auto.documents import split_mode
-from sluice.router.auto.needs import Needs, needs_of
+from sluice.router.auto.needs import Needs, needed_capabilities, needed_tokens
 from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
-from sluice.router.catalog import Catalog, Model, Tier
+from sluice.router.catalog import Capability, Catalog, Model, Tier
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused, conversation_of
 from sluice.wire.request import Request
@@ -38,7 +38,6 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
     """A request for an alias.
 
     Attributes:
-        team: the id of the caller's.
         id: the request's own.
         session: the client's name of the conversation, or None.
         may_use: whether the caller may use a model.
@@ -48,7 +47,6 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
     endpoint: Endpoint
     request: Request
     tier: Tier
-    team: str
     id: str
     session: bytes | None
     may_use: Callable[[str], bool]
@@ -65,7 +63,8 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
         reasons: what moved the request's own score most.
         features: what was scored, hashed.
         scorer: the name of what scored.
-        needs: what its model must have.
+        capabilities: that its model must have.
+        tokens: that its model's context must hold, estimated.
         conversation: what stands for its conversation.
     """
 
@@ -75,7 +74,8 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
     reasons: tuple[str, ...]
     features: bytes
     scorer: str
-    needs: Needs
+    capabilities: frozenset[Capability]
+    tokens: int
     conversation: bytes
 
     def tier_of(self, model: str | None) -> str:
@@ -165,21 +165,29 @@ class AutoRouter:
         policy = alias.policy
         scorer = self._scorers.of(alias.name)
         view, scored = scorer.read(ask.request.members)
-        needs = needs_of(ask.endpoint, ask.request, view, ask.tier)
         conversation = alias.conversations.key(ask.session, view)
         score, least = scored.score, 0
         # The first request of a conversation may be another's too: it has nothing to keep to.
-        goes_on = policy.sticky and (view.turns > 1 or ask.session is not None)
-        standing = self._standings.get(conversation, policy) if goes_on else None
-        if standing is not None:
-            score, least = max(score, standing.score), standing.tier
+        if policy.sticky and (view.turns > 1 or ask.session is not None):
+            standing = self._standings.get(conversation, policy)
+            if standing is not None:
+                score, least = max(score, standing.score), standing.tier
         window = alias.window
         if window is None or window.scorer != scorer.name:
-            window = self._calibration.window(alias.name, ask.team, scorer.name)
+            window = self._calibration.window(alias.name, alias.team, scorer.name)
             alias.window = window
         cuts = window.cuts(policy, scorer.quantiles, score)
-        asked = Ask(score, needs, conversation, alias.mode, least)
-        decision, route = self._decide(alias, cuts, asked, ask)
+        wanted = wanted_tier(policy, cuts, alias.mode, score, conversation, least)
+        capabilities = needed_capabilities(ask.endpoint, view)
+        tokens = needed_tokens(ask.request)
+        kind = (wanted, ask.endpoint, ask.tier, capabilities, ask.rights)
+        decided = alias.known(cuts, kind, tokens)
+        if decided is None:
+            needs = Needs(capabilities, tokens, ask.tier)
+            asked = Ask(score, needs, conversation, alias.mode, least)
+            decided = self._decide(alias, cuts, asked, ask)
+            alias.remember(kind, tokens, decided)
+        decision, route = decided
         if policy.sticky and decision.mode == BY_SCORE:
             self._standings.put(conversation, score, decision.position, policy)
         choice = AutoChoice(
@@ -189,7 +197,8 @@ class AutoRouter:
             scored.reasons,
             scored.features,
             scorer.name,
-            needs,
+            capabilities,
+            tokens,
             conversation,
         )
         return route, choice
@@ -198,12 +207,6 @@ class AutoRouter:
         self, alias: Alias, cuts: Sequence[Cut], asked: Ask, ask: AutoAsk
     ) -> tuple[Decision, Route]:
         """The models in order, and the route over them."""
-        needs = asked.needs
-        wanted = wanted_tier(alias.policy, cuts, asked)
-        kind = (wanted, ask.endpoint, ask.tier, needs.capabilities, ask.rights)
-        known = alias.known(cuts, kind, needs.tokens)
-        if known is not None:
-            return known
 
         def find(name: str) -> Model | None:
             return self._catalog.get(name) if ask.may_use(name) else None
@@ -214,24 +217,22 @@ class AutoRouter:
             raise RoutingRefused(
                 f"No model of `{alias.name}` {error.what}", error.param, "unsupported_model"
             ) from None
-        decided = decision, self._joined(decision, ask)
-        alias.remember(kind, needs.tokens, decided)
-        return decided
+        return decision, self._joined(decision, alias.team, ask)
 
-    def _joined(self, decision: Decision, ask: AutoAsk) -> Route:
+    def _joined(self, decision: Decision, team: str, ask: AutoAsk) -> Route:
         """The route over a decision's models: the same one until something changes."""
         self._follow()
         if len(self._routes) > _ROUTES:
             self._routes = {}
-        key = (tuple(decision.tiers), ask.endpoint, ask.tier, self._table.distinct(ask.team))
+        key = (tuple(decision.tiers), ask.endpoint, ask.tier, self._table.distinct(team))
         known = self._routes.get(key)
         if known is None:
-            known = self._join(decision, ask)
+            known = self._join(decision, team, ask)
             if all(model.canary is None for model in decision.models):  # else it is not all alike
                 self._routes[key] = known
         return known
 
-    def _join(self, decision: Decision, ask: AutoAsk) -> Route:
+    def _join(self, decision: Decision, team: str, ask: AutoAsk) -> Route:
         """One route over the models in order.
 
         What fails goes to the next one; what does not fit a context, to those of a longer one; and
@@ -239,7 +240,7 @@ class AutoRouter:
         """
         conversation = conversation_of(ask.session, ask.id)
         routes = [
-            self._router.route(model.name, ask.endpoint, ask.tier, conversation, ask.team)
+            self._router.route(model.name, ask.endpoint, ask.tier, conversation, team)
             for model in decision.models
         ]
         first, *others = (model for each in routes for model in _versions(each))

@@ -8,7 +8,6 @@ which a loaded gateway's processor has long put out of its caches when the next 
 It is one file because it is one unit of compilation: what is in another could not be inlined.
 """
 
-from cpython.array cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -30,7 +29,6 @@ cdef object _RequestView = _view.RequestView
 
 # Sizes that C has to know before it runs; `_load` compares them with the Python modules'.
 cdef enum:
-    SIGNALS = 18
     FIRST = 70  # words that are looked at, of the beginning and of the end
     LAST = 150
     MOST_WORDS = FIRST + LAST
@@ -246,23 +244,6 @@ cdef void _sort(uint32_t* numbers, Py_ssize_t count) noexcept nogil:
 
 # Signals --------------------------------------------------------------------------------------
 
-cdef struct Text:
-    # In lower case, in UTF-8.
-    const uint8_t* bytes
-    Py_ssize_t size
-    Py_ssize_t characters  # of what it was before
-    double foreign  # the part of its bytes that more than one a character make up; < 0: ASCII
-
-
-cdef struct Facts:
-    # What a view says beside its text.
-    Py_ssize_t length
-    Py_ssize_t turns
-    bint tools
-    bint schema
-    bint images
-
-
 cdef inline uint8_t _byte(double value) noexcept nogil:
     return <uint8_t>min(max(rint(255 * value), 0.0), 255.0)
 
@@ -408,13 +389,6 @@ cdef uint8_t _looked_up(uint64_t factual, Py_ssize_t words) noexcept nogil:
 cdef class Compiled:
     """Reads and scores requests by one model."""
 
-    cdef double bias, centre, scale, usual_wording, least_reason, extreme
-    cdef double weights[SIGNALS]
-    cdef double slopes[SIGNALS]
-    cdef double usual[SIGNALS]
-    cdef array table
-    cdef list telling
-
     def __init__(self, model, list telling, double least_reason, double extreme):
         """Args:
         model: the `Model`.
@@ -434,46 +408,54 @@ cdef class Compiled:
 
     def read(self, dict members):
         """See `Scorer.read`."""
-        view = _read_view(members)
-        return view, self.score(view)
+        cdef Reading reading = self.reading(members)
+        return reading.view(), reading.scored()
 
     def score(self, view):
         """See `Scorer.score`."""
-        cdef Facts facts
+        cdef Reading reading = _of_view(view)
+        self._measure(reading)
+        return reading.scored()
+
+    cdef Reading reading(self, dict members):
+        """The same as `read`, in one object."""
+        cdef Reading reading = _read(members)
+        self._measure(reading)
+        return reading
+
+    cdef int _measure(self, Reading reading) except -1:
+        """Score what was read."""
         cdef Text text
         cdef uint8_t room[ROOM]
-        cdef str given = view.text
+        cdef str given = reading.text
         cdef bytes lower
         cdef Py_ssize_t at
-        facts.length, facts.turns = max(view.length, 0), max(view.turns, 1)
-        facts.tools, facts.schema, facts.images = view.tools, view.schema, view.images
         text.characters, text.foreign = len(given), -1
         if PyUnicode_IS_ASCII(given) and text.characters <= ROOM:
             text.bytes, text.size = room, text.characters
             _lower(PyUnicode_1BYTE_DATA(given), text.size, room)
-            return self._scored(&text, &facts, view.system)
+            return self._score_text(&text, reading)
         lower = given.lower().encode("utf-8", "replace")
         text.bytes, text.size = lower, len(lower)
         if not PyUnicode_IS_ASCII(given):
             at = len(given.encode("utf-8", "replace"))
             text.foreign = 1 - <double>text.characters / <double>at
-        return self._scored(&text, &facts, view.system)
+        return self._score_text(&text, reading)
 
-    cdef object _scored(self, const Text* text, const Facts* facts, object system):
+    cdef int _score_text(self, const Text* text, Reading reading) except -1:
         cdef Words words
         cdef uint32_t hashes[MOST_HASHES]
         cdef uint8_t signals[SIGNALS]
         cdef Py_ssize_t count
         cdef double wording
         _find_words(&words, text.bytes, text.size)
-        count = _hash(&words, system, hashes)
-        _count_signals(text, facts, &words, signals)
+        count = _hash(&words, reading.system, hashes)
+        _count_signals(text, &reading.facts, &words, signals)
         wording = self._wording(hashes, count)
-        return Scored(
-            self._score(signals, wording),
-            self._reasons(signals, wording),
-            _packed(signals, hashes, count),
-        )
+        reading.score = self._score(signals, wording)
+        reading.reasons = self._reasons(signals, wording)
+        reading.features = _packed(signals, hashes, count)
+        return 0
 
     cdef double _wording(self, const uint32_t* hashes, Py_ssize_t count) noexcept:
         """What the words amount to; see `Scorer._wording`."""
@@ -563,48 +545,78 @@ cdef struct Turns:
     Turn first
 
 
-cdef object _read_view(dict members):
+cdef class Reading:
+    """A request that was read, and what it scored."""
+
+    cdef object view(self):
+        cdef Facts facts = self.facts
+        return _RequestView(
+            self.text,
+            facts.length,
+            self.system,
+            facts.turns,
+            facts.tools,
+            facts.schema,
+            facts.images,
+            self.opening,
+        )
+
+    cdef object scored(self):
+        return Scored(self.score, self.reasons, self.features)
+
+
+cdef Reading _of_view(view):
+    cdef Reading reading = Reading.__new__(Reading)
+    reading.text, reading.system, reading.opening = view.text, view.system, view.opening
+    reading.facts.length, reading.facts.turns = max(view.length, 0), max(view.turns, 1)
+    reading.facts.tools, reading.facts.schema = view.tools, view.schema
+    reading.facts.images = view.images
+    return reading
+
+
+cdef Reading _read(dict members):
     """See `view.read_view`."""
     cdef Py_buffer prompt
+    cdef Reading reading = None
     messages = members.get("messages")
-    if messages is None:
-        return _view.read_view(members)
-    PyObject_GetBuffer(messages, &prompt, PyBUF_SIMPLE)
-    try:
-        view = _view_of_messages(members, messages, &prompt)
-    finally:
-        PyBuffer_Release(&prompt)
-    return _view.read_view(members) if view is None else view
+    if messages is not None:
+        PyObject_GetBuffer(messages, &prompt, PyBUF_SIMPLE)
+        try:
+            reading = _of_messages(members, messages, &prompt)
+        finally:
+            PyBuffer_Release(&prompt)
+    return _of_view(_view.read_view(members)) if reading is None else reading
 
 
-cdef object _view_of_messages(dict members, object messages, const Py_buffer* prompt):
-    """The view of messages that are what they should be; None for others."""
+cdef Reading _of_messages(dict members, object messages, const Py_buffer* prompt):
+    """A reading of messages that are what they should be; None for others."""
     cdef const uint8_t* begin = <const uint8_t*>prompt.buf
     cdef Turns turns
-    cdef list opening = []
-    if not _read_turns(begin, begin + prompt.len, &turns, opening):
+    cdef Reading reading = Reading.__new__(Reading)
+    if not _read_turns(begin, begin + prompt.len, &turns, reading):
         return None
     if prompt.len > long_prompt:  # only its end is looked at
         whole = memoryview(messages)
-        return _view._view(members, whole, _view._turns(whole), b"".join(opening))
-    text, images = _last_turns(&turns)
+        return _of_view(_view._view(members, whole, _view._turns(whole), reading.opening))
+    _last_turns(&turns, reading)
     tools = members.get("tools")
-    return _RequestView(
-        text,
-        prompt.len,
-        _system(members, &turns.first),
-        min(max(turns.spoken, 1), most_turns),
-        tools is not None and len(memoryview(tools)) > 2,
-        ("response_format" in members or "text" in members) and _view._wants_json(members),
-        images,
-        b"".join(opening),
-    )
+    reading.system = _system(members, &turns.first)
+    reading.facts.length = prompt.len
+    reading.facts.turns = min(max(turns.spoken, 1), most_turns)
+    reading.facts.tools = tools is not None and len(memoryview(tools)) > 2
+    reading.facts.schema = (
+        "response_format" in members or "text" in members
+    ) and _view._wants_json(members)
+    return reading
 
 
-cdef bint _read_turns(const uint8_t* at, const uint8_t* end, Turns* turns, list opening) except -1:
+cdef bint _read_turns(
+    const uint8_t* at, const uint8_t* end, Turns* turns, Reading reading
+) except -1:
     """Read a list of messages; False where it is not plainly one."""
     cdef Turn turn
     cdef bint first = True
+    cdef list opening = []
     memset(turns, 0, sizeof(Turns))
     if at == end or at[0] != c"[":
         return False
@@ -615,13 +627,14 @@ cdef bint _read_turns(const uint8_t* at, const uint8_t* end, Turns* turns, list 
         at = _read_turn(at, end, &turn)
         if at == NULL or at == end:
             return False
-        if first:
-            turns.first, first = turn, False
         if turns.spoken == 0:
             opening.append(_opening(turn.content))
+        if first:
+            turns.first, first = turn, False
         if _is(turn.role, "user", 4):
             turns.last[turns.spoken % LOOKED_AT] = turn.content
             turns.spoken += 1
+    reading.opening = opening[0] if len(opening) == 1 else b"".join(opening)
     return True
 
 
@@ -711,23 +724,22 @@ cdef inline bint _is(Span string, const char* text, Py_ssize_t length) noexcept 
     )
 
 
-cdef tuple _last_turns(const Turns* turns):
+cdef int _last_turns(const Turns* turns, Reading reading) except -1:
     """See `view._last_turns`."""
     cdef list texts = []
     cdef Py_ssize_t characters = 0, back
-    cdef bint images = False
+    cdef str text
     for back in range(1, min(turns.spoken, LOOKED_AT) + 1):
         text, seen = _content(turns.last[(turns.spoken - back) % LOOKED_AT])
-        images = images or seen
+        reading.facts.images = reading.facts.images or seen
         if text:
             texts.append(text)
             characters += len(text)
         if characters >= short_text:
             break
-    texts = texts[:2]
-    texts.reverse()
-    text = "\n".join(texts)
-    return text if len(text) <= longest else _view.cut(text), images
+    text = texts[0] if len(texts) == 1 else "\n".join(reversed(texts[:2]))
+    reading.text = text if len(text) <= longest else _view.cut(text)
+    return 0
 
 
 cdef tuple _content(Span content):
