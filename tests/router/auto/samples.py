@@ -49,6 +49,7 @@ class ByLength(Scorer):
     """Scores a prompt by how much of 100 characters it has: what it gives is plain to see."""
 
     name = "by-length"
+    native = None
     quantiles = tuple(number / 100 for number in range(101))
 
     def __init__(self) -> None:

@@ -1,33 +1,48 @@
-"""An alias as a team asks for it: what follows from documents and models alone."""
+"""An alias as a team asks for it: what follows from documents, models and scorers alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
+from sluice.backends.base import Endpoint
 from sluice.router.auto.calibration import Cut, Window
 from sluice.router.auto.decision import Decision
 from sluice.router.auto.documents import AutoPolicy
 from sluice.router.auto.standings import Conversations
-from sluice.router.catalog import Model
+from sluice.router.catalog import Capability, Model, Tier
+from sluice.router.complexity.scorer import Scorer
 from sluice.router.plan import Route
+
+if TYPE_CHECKING:
+    from sluice.router.auto._native import Choosing
 
 #: Decisions that are remembered of an alias.
 _DECISIONS = 1_000
 
+#: What decides which models may serve a request: the tier it is to have, its operation, its own
+#: tier, what its model must be able to do, and what stands for what the caller may use.
+Kind = tuple[int, Endpoint, Tier, frozenset[Capability], Hashable]
+
 
 class Alias:
-    """What one name stands for when one team asks for it, until a document or a model changes.
+    """What one name stands for when one team asks for it, until a document, a model or a scorer
+    changes.
 
-    Where no tier has a second model, a decision depends on nothing but the tier and a few kinds of
-    request: it is made once for each, until the cuts move.
+    Where no tier has a second model, a decision depends on nothing but the kind of request: it is
+    made once for each, until the cuts move.
 
     Attributes:
         name: of the alias, without the word after it.
         mode: that word, or None.
-        policy: its tiers.
         team: the team's id.
+        policy: its tiers.
+        scorer: scores its requests.
+        window: the scores that it had.
         conversations: the team's.
-        window: of its scores; None until one is asked for.
+        room: tokens for which every model has room.
+        decisions: what was decided, by kind, for requests that every model has room for.
+        choosing: routes those that are like earlier ones; None where it could not be compiled.
     """
 
     def __init__(
@@ -36,41 +51,54 @@ class Alias:
         mode: str | None,
         team: str,
         policy: AutoPolicy,
+        scorer: Scorer,
+        window: Window,
         find: Callable[[str], Model | None],
     ) -> None:
         """Args:
-        name, mode, team, policy: see the attributes.
+        name, mode, team, policy, scorer, window: see the attributes.
         find: a model by its name.
         """
         self.name = name
         self.mode = mode
-        self.policy = policy
         self.team = team
+        self.policy = policy
+        self.scorer = scorer
+        self.window = window
         self.conversations = Conversations(team, name)
-        self.window: Window | None = None
         models = [model for each in policy.models() if (model := find(each)) is not None]
-        self._room = min((model.context_length for model in models), default=0)
+        self.room = min((model.context_length for model in models), default=0)
+        self.decisions: dict[Kind, tuple[Decision, Route]] = {}
+        self.choosing: Choosing | None = None
         self._alike = all(len(tier.models) == 1 for tier in policy.tiers) and not any(
             model.canary for model in models
         )
         self._cuts: Sequence[Cut] = ()
-        self._decisions: dict[Hashable, tuple[Decision, Route]] = {}
 
-    def known(
-        self, cuts: Sequence[Cut], kind: Hashable, tokens: int
-    ) -> tuple[Decision, Route] | None:
-        """What was decided of such requests, if it holds for this one.
+    def cuts(self, score: float) -> Sequence[Cut]:
+        """Where tiers begin for a request, whose score is taken in."""
+        self.settle()
+        cuts = self.window.cuts(self.policy, self.scorer.quantiles, score)
+        if cuts is not self._cuts:  # thresholds are a part of what was decided
+            self._cuts = cuts
+            self.decisions.clear()
+        if self.choosing is not None:
+            self.choosing.follow(cuts, self.window.left)
+        return cuts
+
+    def settle(self) -> None:
+        """Have the window take in what is still to be."""
+        if self.choosing is not None:
+            for score in self.choosing.take():
+                self.window.add(score)
+
+    def remember(self, kind: Kind, tokens: int, decided: tuple[Decision, Route]) -> None:
+        """Remember what was decided, if it holds for all requests of a kind.
 
         Args:
-            cuts: where its tiers begin; other ones are another time's.
-            kind: the tier it is to have, and whatever else decides which models may serve it.
-            tokens: that it needs; one that any model has room for is like all others.
+            kind: of the request.
+            tokens: that it needs.
+            decided: the models in order, and the route over them.
         """
-        if cuts is not self._cuts:
-            self._cuts, self._decisions = cuts, {}
-        return self._decisions.get(kind) if tokens <= self._room else None
-
-    def remember(self, kind: Hashable, tokens: int, decided: tuple[Decision, Route]) -> None:
-        """Remember what was decided, if it holds for all such requests; see `known`."""
-        if self._alike and tokens <= self._room and len(self._decisions) < _DECISIONS:
-            self._decisions[kind] = decided
+        if self._alike and tokens <= self.room and len(self.decisions) < _DECISIONS:
+            self.decisions[kind] = decided

@@ -24,7 +24,7 @@ WINDOW = 1_000
 ENOUGH = 100
 
 #: A window is looked at again after so many new scores.
-_EVERY = 100
+EVERY = 100
 
 #: Windows that are kept in all; the one goes first that was asked for least recently.
 _WINDOWS = 4_096
@@ -117,8 +117,13 @@ class Window:
     def seed(self, scores: Iterable[float]) -> None:
         """Take in the scores of earlier requests, the oldest first."""
         for score in scores:
-            self._add(score)
+            self.add(score)
         self._policy = None
+
+    @property
+    def left(self) -> int:
+        """How many more scores are taken in until the cuts are looked at again."""
+        return 0 if self._policy is None else EVERY - self._count % EVERY
 
     def cuts(self, policy: AutoPolicy, quantiles: Sequence[float], score: float) -> tuple[Cut, ...]:
         """Where tiers begin for a request, whose score is taken in.
@@ -131,19 +136,20 @@ class Window:
         if self._policy is not policy:
             enough = len(self._scores) >= ENOUGH
             cuts = cuts_of(policy, sorted(self._scores) if enough else quantiles)
-            if cuts != self._cuts:  # else what was decided by them holds
+            if cuts != self._cuts:  # the same ones stay, and what was decided by them
                 self._cuts = cuts
             self._policy = policy
-        self._add(score)
+        self.add(score)
         return self._cuts
 
-    def _add(self, score: float) -> None:
+    def add(self, score: float) -> None:
+        """Take in the score of a request for which the cuts were known."""
         if self._count < WINDOW:
             self._scores.append(score)
         else:
             self._scores[self._count % WINDOW] = score
         self._count += 1
-        if self._count % _EVERY == 0:
+        if self._count % EVERY == 0:
             self._policy = None  # look again
 
 

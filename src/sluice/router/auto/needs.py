@@ -69,7 +69,7 @@ _PARAMS: dict[Capability, str] = {
 
 def needed_capabilities(endpoint: Endpoint, view: RequestView) -> frozenset[Capability]:
     """What a model must be able to do to answer a request."""
-    return _CAPABILITIES[endpoint, view.tools, view.images, view.schema]
+    return CAPABILITIES[endpoint, view.tools, view.images, view.schema]
 
 
 def needed_tokens(request: Request) -> int:
@@ -92,5 +92,5 @@ def _combinations() -> dict[tuple[Endpoint, bool, bool, bool], frozenset[Capabil
     return found
 
 
-#: Made once: a request has one of a few sets.
-_CAPABILITIES = _combinations()
+#: What a request needs, by its operation and whether it has tools, images and a schema.
+CAPABILITIES = _combinations()

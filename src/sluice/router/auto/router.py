@@ -18,14 +18,19 @@ from sluice.router.auto.decision import (
     wanted_tier,
 )
 from sluice.router.auto.documents import split_mode
-from sluice.router.auto.needs import Needs, needed_capabilities, needed_tokens
+from sluice.router.auto.needs import CAPABILITIES, Needs, needed_capabilities, needed_tokens
 from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Capability, Catalog, Model, Tier
+from sluice.router.complexity.scorer import COMPILED
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused, conversation_of
 from sluice.wire.request import Request
+
+if COMPILED:
+    from sluice.router.auto._native import Choosing
+    from sluice.router.complexity._native import Compiled
 
 #: Routes that are remembered; there are as many as orders of models.
 _ROUTES = 1_000
@@ -121,7 +126,7 @@ class AutoRouter:
         self._standings = standings
         self._routes: dict[tuple[tuple[str, ...], Endpoint, Tier, str | None], Route] = {}
         self._aliases: dict[tuple[str, str], Alias] = {}
-        self._generation = (-1, -1)
+        self._generation = (-1, -1, -1)
 
     def alias_of(self, name: str, team: str) -> str | None:
         """The alias that a name stands for; None where it is a model's, or nobody's."""
@@ -141,15 +146,26 @@ class AutoRouter:
         if policy is None:
             return None
         if len(self._aliases) >= _ALIASES:
-            self._aliases = {}
-        known = Alias(alias, mode, team, policy, self._catalog.get)
+            self._generation = (-1, -1, -1)
+            self._follow()
+        scorer = self._scorers.of(alias)
+        window = self._calibration.window(alias, team, scorer.name)
+        known = Alias(alias, mode, team, policy, scorer, window, self._catalog.get)
+        if scorer.native is not None:
+            known.choosing = _choosing(known, scorer.native, self._standings)
         self._aliases[name, team] = known
         return known
 
     def _follow(self) -> None:
-        """What was derived from other documents or models is forgotten."""
-        generation = (self._catalog.generation, self._table.generation)
+        """What was derived from other documents, models or scorers is forgotten."""
+        generation = (
+            self._catalog.generation,
+            self._table.generation,
+            self._scorers.generation,
+        )
         if self._generation != generation:
+            for each in self._aliases.values():
+                each.settle()
             self._aliases, self._routes, self._generation = {}, {}, generation
 
     def route(self, alias: Alias, ask: AutoAsk) -> tuple[Route, AutoChoice]:
@@ -162,8 +178,12 @@ class AutoRouter:
         Raises:
             RoutingRefused: no model of the alias can serve it.
         """
-        policy = alias.policy
-        scorer = self._scorers.of(alias.name)
+        known = None if alias.choosing is None else alias.choosing.choose(ask)
+        return known or self._route(alias, ask)
+
+    def _route(self, alias: Alias, ask: AutoAsk) -> tuple[Route, AutoChoice]:
+        """The same, of a request that may be like none before it."""
+        policy, scorer = alias.policy, alias.scorer
         view, scored = scorer.read(ask.request.members)
         conversation = alias.conversations.key(ask.session, view)
         score, least = scored.score, 0
@@ -171,17 +191,13 @@ class AutoRouter:
         if policy.sticky and (view.turns > 1 or ask.session is not None):
             standing = self._standings.get(conversation, policy)
             if standing is not None:
-                score, least = max(score, standing.score), standing.tier
-        window = alias.window
-        if window is None or window.scorer != scorer.name:
-            window = self._calibration.window(alias.name, alias.team, scorer.name)
-            alias.window = window
-        cuts = window.cuts(policy, scorer.quantiles, score)
+                score, least = max(score, standing[0]), standing[1]
+        cuts = alias.cuts(score)
         wanted = wanted_tier(policy, cuts, alias.mode, score, conversation, least)
         capabilities = needed_capabilities(ask.endpoint, view)
         tokens = needed_tokens(ask.request)
         kind = (wanted, ask.endpoint, ask.tier, capabilities, ask.rights)
-        decided = alias.known(cuts, kind, tokens)
+        decided = alias.decisions.get(kind) if tokens <= alias.room else None
         if decided is None:
             needs = Needs(capabilities, tokens, ask.tier)
             asked = Ask(score, needs, conversation, alias.mode, least)
@@ -250,6 +266,11 @@ class AutoRouter:
             tuple(each for each in others if each.context_length > first.context_length),
             tuple(each for each in routes[0].content_policy if each.name in decision.tiers),
         )
+
+
+def _choosing(alias: Alias, native: Compiled, standings: Standings) -> Choosing:
+    """The compiled router of an alias."""
+    return Choosing(alias, native, standings, CAPABILITIES, needed_tokens, AutoChoice)
 
 
 def _versions(route: Route) -> tuple[Model, ...]:

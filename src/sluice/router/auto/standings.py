@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable
-
-import msgspec
 
 from sluice.router.auto.documents import AutoPolicy
 from sluice.router.complexity.view import RequestView
 
-#: Conversations that are remembered; the one that was silent the longest goes first.
+#: Conversations that are remembered at most; those that were silent the longest go first.
 CONVERSATIONS = 50_000
 
 #: Seconds of silence after which one is over.
 SILENCE_SECONDS = 3_600.0
+
+#: What a conversation had: the highest score of its requests, the position of its tier, the policy
+#: which that is a position in, and when its last request came, on the monotonic clock.
+Standing = tuple[float, int, AutoPolicy, float]
 
 
 class Conversations:
@@ -28,7 +29,7 @@ class Conversations:
     other aliases'."""
 
     def __init__(self, team: str, alias: str) -> None:
-        self._begun = hashlib.blake2b(f"{team}\0{alias}\0".encode(), digest_size=16)
+        self.begun = f"{team}\0{alias}\0".encode()
 
     def key(self, session: bytes | None, view: RequestView) -> bytes:
         """What stands for a request's conversation: the session that the client names, else how
@@ -39,53 +40,46 @@ class Conversations:
             view: of the request.
 
         Returns:
-            16 bytes, which tell nothing of the text.
+            16 bytes (BLAKE2s), which tell nothing of the text.
         """
-        digest = self._begun.copy()
-        digest.update(session or view.opening)
-        return digest.digest()
-
-
-class Standing(msgspec.Struct, gc=False):
-    """What a conversation had.
-
-    Attributes:
-        score: the highest of its requests.
-        tier: its tier's position.
-        policy: which that is a position in.
-        seen: when its last request came, on the monotonic clock.
-    """
-
-    score: float
-    tier: int
-    policy: AutoPolicy
-    seen: float
+        return hashlib.blake2s(self.begun + (session or view.opening), digest_size=16).digest()
 
 
 class Standings:
-    """Remembers what conversations had."""
+    """Remembers what conversations had.
+
+    Attributes:
+        young: those that had a request lately.
+        clock: seconds that never go back.
+    """
 
     def __init__(
         self, most: int = CONVERSATIONS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Args:
         most: that are remembered.
-        clock: seconds that never go back.
+        clock: see the attribute.
         """
-        self._most = most
-        self._clock = clock
-        self._known: OrderedDict[bytes, Standing] = OrderedDict()
+        self._half = most // 2
+        self.clock = clock
+        self.young: dict[bytes, Standing] = {}
+        self._old: dict[bytes, Standing] = {}
 
-    def get(self, key: bytes, policy: AutoPolicy) -> Standing | None:
-        """What a conversation had until now; None: it is new, or over, or the policy is."""
-        known = self._known.get(key)
-        if known is None or known.policy is not policy:
+    def get(self, key: bytes, policy: AutoPolicy) -> tuple[float, int] | None:
+        """Score and position that a conversation had until now; None: it is new, or over, or the
+        policy is."""
+        known = self.young.get(key) or self._old.get(key)
+        if known is None:
             return None
-        return None if self._clock() - known.seen > SILENCE_SECONDS else known
+        score, tier, of, seen = known
+        return (score, tier) if of is policy and self.clock() - seen <= SILENCE_SECONDS else None
 
     def put(self, key: bytes, score: float, tier: int, policy: AutoPolicy) -> None:
         """What it has from now on."""
-        self._known[key] = Standing(score, tier, policy, self._clock())
-        self._known.move_to_end(key)
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
+        self.young[key] = score, tier, policy, self.clock()
+        if len(self.young) >= self._half:
+            self.rotate()
+
+    def rotate(self) -> None:
+        """Forget those that had no request since the last time."""
+        self._old, self.young = self.young, {}

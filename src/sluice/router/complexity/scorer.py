@@ -56,6 +56,7 @@ class Scorer:
             lie that the scorer was calibrated on. To send a share c of such traffic to the
             strong model, take `quantiles[round(100 * (1 - c))]` as threshold. The rule's are a
             guess, as it has seen no traffic.
+        native: the same, compiled; None where it is not.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Scorer:
             [self._reason(place, self._moved(place, value)) for value in range(256)]
             for place in range(len(SIGNALS))
         ]
-        self._compiled = self._compile() if compiled else None
+        self.native = self._compile() if compiled else None
 
     @classmethod
     def of_model(cls, data: bytes, *, compiled: bool = COMPILED) -> Scorer:
@@ -94,15 +95,15 @@ class Scorer:
         Args:
             members: the request's, of JSON that was checked (`wire.request.Request.members`).
         """
-        if self._compiled is not None:
-            return self._compiled.read(members)
+        if self.native is not None:
+            return self.native.read(members)
         view = read_view(members)
         return view, self.score(view)
 
     def score(self, view: RequestView) -> Scored:
         """Score a request that was read."""
-        if self._compiled is not None:
-            return self._compiled.score(view)
+        if self.native is not None:
+            return self.native.score(view)
         signals, words = features.seen(view)
         wording = self._wording(words) if self._model.table else 0.0
         return Scored(

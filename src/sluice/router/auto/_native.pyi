@@ -1,0 +1,24 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sluice.router.auto.alias import Alias
+from sluice.router.auto.calibration import Cut
+from sluice.router.auto.router import AutoAsk, AutoChoice
+from sluice.router.auto.standings import Standings
+from sluice.router.complexity._native import Compiled
+from sluice.router.plan import Route
+from sluice.wire.request import Request
+
+class Choosing:
+    def __init__(
+        self,
+        alias: Alias,
+        scorer: Compiled,
+        standings: Standings,
+        capabilities: dict[Any, Any],
+        tokens: Callable[[Request], int],
+        make: Callable[..., AutoChoice],
+    ) -> None: ...
+    def follow(self, cuts: Sequence[Cut], left: int) -> None: ...
+    def take(self) -> list[float]: ...
+    def choose(self, ask: AutoAsk) -> tuple[Route, AutoChoice] | None: ...

@@ -1,0 +1,265 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""Requests for an alias that are like those before them, compiled.
+
+`AutoRouter.route` says where requests go and why. Most of them need nothing of it that was not
+found out for an earlier one: where tiers begin is known until scores have moved, and what was
+decided for one request holds for all of its kind. Those are routed here, in one call that touches
+little code and little memory; for any other `choose` gives None, and has changed nothing.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from sluice.router.complexity._native cimport Compiled, Reading
+
+from sluice.router.auto import calibration as _calibration
+from sluice.router.auto.standings import SILENCE_SECONDS as _SILENCE_SECONDS
+
+cdef enum:
+    MOST_TIERS = 8
+    EVERY = 100  # scores, after which the window is looked at again
+    DIGEST = 16  # bytes of what stands for a conversation
+    BLOCK = 64
+
+cdef double silence = _SILENCE_SECONDS
+
+
+# What stands for a conversation ---------------------------------------------------------------
+
+cdef struct Hash:
+    # BLAKE2s, RFC 7693.
+    uint32_t state[8]
+    uint64_t passed  # bytes of the blocks that are in the state
+    uint8_t block[BLOCK]
+    uint32_t held  # bytes in the block
+
+cdef uint32_t[8] IV = [
+    0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19,
+]
+cdef uint8_t[160] SIGMA = [
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+    14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3,
+    11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4,
+    7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8,
+    9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13,
+    2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9,
+    12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11,
+    13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10,
+    6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5,
+    10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0,
+]
+
+
+cdef inline uint32_t _turned(uint32_t word, int by) noexcept nogil:
+    return word >> by | word << (32 - by)
+
+
+cdef inline void _mix(
+    uint32_t* v, int a, int b, int c, int d, uint32_t x, uint32_t y
+) noexcept nogil:
+    v[a] += v[b] + x
+    v[d] = _turned(v[d] ^ v[a], 16)
+    v[c] += v[d]
+    v[b] = _turned(v[b] ^ v[c], 12)
+    v[a] += v[b] + y
+    v[d] = _turned(v[d] ^ v[a], 8)
+    v[c] += v[d]
+    v[b] = _turned(v[b] ^ v[c], 7)
+
+
+cdef void _compress(Hash* hash, bint last) noexcept nogil:
+    """Take the block into the state."""
+    cdef uint32_t v[16]
+    cdef uint32_t m[16]
+    cdef const uint8_t* s = SIGMA
+    cdef int at
+    hash.passed += hash.held
+    for at in range(16):
+        m[at] = (
+            hash.block[4 * at]
+            | <uint32_t>hash.block[4 * at + 1] << 8
+            | <uint32_t>hash.block[4 * at + 2] << 16
+            | <uint32_t>hash.block[4 * at + 3] << 24
+        )
+    for at in range(8):
+        v[at], v[at + 8] = hash.state[at], IV[at]
+    v[12] ^= <uint32_t>hash.passed
+    v[13] ^= <uint32_t>(hash.passed >> 32)
+    if last:
+        v[14] = ~v[14]
+    for at in range(10):
+        _mix(v, 0, 4, 8, 12, m[s[0]], m[s[1]])
+        _mix(v, 1, 5, 9, 13, m[s[2]], m[s[3]])
+        _mix(v, 2, 6, 10, 14, m[s[4]], m[s[5]])
+        _mix(v, 3, 7, 11, 15, m[s[6]], m[s[7]])
+        _mix(v, 0, 5, 10, 15, m[s[8]], m[s[9]])
+        _mix(v, 1, 6, 11, 12, m[s[10]], m[s[11]])
+        _mix(v, 2, 7, 8, 13, m[s[12]], m[s[13]])
+        _mix(v, 3, 4, 9, 14, m[s[14]], m[s[15]])
+        s += 16
+    for at in range(8):
+        hash.state[at] ^= v[at] ^ v[at + 8]
+    hash.held = 0
+
+
+cdef void _begin(Hash* hash) noexcept nogil:
+    memcpy(hash.state, IV, sizeof(IV))
+    hash.state[0] ^= 0x01010000 ^ DIGEST
+    hash.passed, hash.held = 0, 0
+
+
+cdef void _update(Hash* hash, const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t part
+    while size:
+        if hash.held == BLOCK:  # the last block is taken otherwise, so a full one waits
+            _compress(hash, False)
+        part = min(size, <Py_ssize_t>(BLOCK - hash.held))
+        memcpy(hash.block + hash.held, data, part)
+        hash.held += <uint32_t>part
+        data += part
+        size -= part
+
+
+cdef bytes _digest(Hash* hash):
+    memset(hash.block + hash.held, 0, BLOCK - hash.held)
+    _compress(hash, True)
+    return (<const char*>hash.state)[:DIGEST]
+
+
+# Choosing -------------------------------------------------------------------------------------
+
+cdef struct Border:
+    # Where a tier begins: a `calibration.Cut`.
+    double score
+    uint64_t last  # of those with just this score: conversations up to this number belong to it
+    bint none  # of those with just this score none does
+
+
+cdef class Choosing:
+    """Chooses for the requests of one alias and team, as long as it has one scorer."""
+
+    cdef Compiled scorer
+    cdef object standings, policy, tokens, make
+    cdef str alias, scorer_name
+    cdef dict decisions, capabilities
+    cdef object room
+    cdef int lowest, highest, fixed
+    cdef bint sticky
+    cdef Hash begun
+    cdef Border borders[MOST_TIERS]
+    cdef int count  # of the borders
+    cdef double scores[EVERY]
+    cdef int taken, left
+
+    def __init__(self, alias, Compiled scorer, standings, dict capabilities, tokens, make):
+        """Args:
+        alias: the `Alias`.
+        scorer: its scorer's.
+        standings: of conversations.
+        capabilities: of `needs`: what a kind of request needs.
+        tokens: of `needs`: how many a request needs.
+        make: an `AutoChoice` of its attributes.
+        """
+        cdef bytes begun = alias.conversations.begun
+        policy = alias.policy
+        if len(policy.tiers) > MOST_TIERS or _calibration.EVERY != EVERY:
+            raise ImportError("the compiled router is of another version: build it anew")
+        self.scorer, self.scorer_name, self.alias = scorer, alias.scorer.name, alias.name
+        self.standings, self.policy = standings, policy
+        self.decisions, self.capabilities = alias.decisions, capabilities
+        self.tokens, self.make = tokens, make
+        self.room, self.lowest, self.highest = alias.room, policy.lowest, policy.highest
+        self.sticky = policy.sticky
+        self.fixed = {"economy": self.lowest, "quality": self.highest}.get(alias.mode, -1)
+        _begin(&self.begun)
+        _update(&self.begun, begun, len(begun))
+        self.taken, self.left = 0, 0
+
+    def follow(self, cuts, int left):
+        """From now on tiers begin here.
+
+        Args:
+            cuts: the `Cut`s.
+            left: how many scores may be taken in until the next look at the window.
+        """
+        self.count, self.left, self.taken = len(cuts), left, 0
+        for place, cut in enumerate(cuts):
+            self.borders[place].score = cut.score
+            self.borders[place].none = cut.below == 0
+            self.borders[place].last = max(cut.below - 1, 0)
+
+    def take(self):
+        """The scores that were taken in since, which the window is to have."""
+        taken, self.taken, self.left = [self.scores[at] for at in range(self.taken)], 0, 0
+        return taken
+
+    def choose(self, ask):
+        """See `AutoRouter.route`; None where it is for that to find out."""
+        cdef Reading reading
+        cdef bytes session, conversation
+        cdef double score
+        cdef int wanted, least = 0
+        cdef tuple decided
+        if self.taken >= self.left:
+            return None
+        request, session = ask.request, ask.session
+        tokens = self.tokens(request)
+        if tokens > self.room:
+            return None
+        reading = self.scorer.reading(request.members)
+        conversation = self._conversation(session if session else reading.opening)
+        score = reading.score
+        if self.sticky and (reading.facts.turns > 1 or session is not None):
+            standing = self.standings.get(conversation, self.policy)
+            if standing is not None:
+                score, least = max(score, <double>standing[0]), standing[1]
+        wanted = self._wanted(score, conversation, least)
+        endpoint = ask.endpoint
+        capabilities = self.capabilities[
+            endpoint, reading.facts.tools, reading.facts.images, reading.facts.schema
+        ]
+        decided = self.decisions.get((wanted, endpoint, ask.tier, capabilities, ask.rights))
+        if decided is None:
+            return None
+        self.scores[self.taken] = score
+        self.taken += 1
+        if self.sticky and self.fixed < 0:
+            self.standings.put(conversation, score, decided[0].position, self.policy)
+        return decided[1], self.make(
+            self.alias,
+            decided[0],
+            score,
+            reading.reasons,
+            reading.features,
+            self.scorer_name,
+            capabilities,
+            tokens,
+            conversation,
+        )
+
+    cdef bytes _conversation(self, bytes what):
+        """See `standings.Conversations.key`."""
+        cdef Hash hash = self.begun
+        _update(&hash, what, len(what))
+        return _digest(&hash)
+
+    cdef int _wanted(self, double score, bytes conversation, int least):
+        """See `decision.wanted_tier`."""
+        cdef int place, reached = least
+        if self.fixed >= 0:
+            return self.fixed
+        for place in range(least, self.count):
+            if _takes(&self.borders[place], score, conversation):
+                reached = place + 1
+        return min(max(reached, self.lowest), self.highest)
+
+
+cdef bint _takes(const Border* border, double score, const uint8_t* conversation) noexcept:
+    """See `calibration.Cut.takes`."""
+    cdef uint64_t number = 0
+    cdef int at
+    if score != border.score:
+        return score > border.score
+    for at in range(8):
+        number = number << 8 | conversation[at]
+    return not border.none and number <= border.last
