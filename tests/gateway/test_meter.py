@@ -13,11 +13,9 @@ from sluice.gateway.auth import Principal
 from sluice.gateway.exchange import Admitted, Exchange
 from sluice.gateway.meter import Meter
 from sluice.gateway.output_rates import OutputRates
-from sluice.router.auto.decision import Decision
-from sluice.router.auto.router import AutoChoice
 from sluice.router.catalog import Tier
 from sluice.wire.usage import Usage
-from tests.router.auto.samples import CHAT, model, request
+from tests.router.auto.samples import choice, model, request
 
 SMALL, LARGE = model("small"), model("large")
 HALF = Fraction(1, 2)
@@ -31,9 +29,7 @@ def exchange() -> Exchange:
     """One that `small` answered with 10 tokens, where `large` would have without `auto`."""
     nobody: Any = None
     made = Exchange(Endpoint.CHAT, {"headers": [], "method": "POST"}, nobody, nobody)
-    tiers = {"small": "economy", "large": "quality"}
-    decision = Decision("economy", 0, None, "score", (SMALL, LARGE), tiers, "large")
-    made.choice = AutoChoice("auto", decision, 0.1, (), b"", "rule", CHAT.capabilities, CHAT.tokens, b"c")
+    made.choice = choice()
     made.model_used, made.usage = "small", Usage(output_tokens=10)
     return made
 

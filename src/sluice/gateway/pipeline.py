@@ -58,7 +58,7 @@ from sluice.gateway.relay import (
 )
 from sluice.gateway.tenancy.limits import Policy, less_urgent
 from sluice.router.auto.alias import Alias
-from sluice.router.auto.router import AutoAsk, AutoRouter
+from sluice.router.auto.router import AutoRouter
 from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, UpstreamFailure
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused, conversation_of
@@ -242,16 +242,15 @@ class Pipeline:
         policy = principal.policy
         if not policy.allows_model(alias.name):
             raise GatewayError.model_forbidden(alias.name)
-        ask = AutoAsk(
-            exchange.endpoint,
+        route, exchange.choice = self._auto.route(
+            alias,
             received.request,
+            exchange.endpoint,
             received.tier,
-            exchange.id,
             exchange.header(_SESSION),
-            policy.allows_model,
-            policy.models,
+            exchange.id,
+            policy,
         )
-        route, exchange.choice = self._auto.route(alias, ask)
         return route
 
     async def _admit(

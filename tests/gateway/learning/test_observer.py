@@ -16,12 +16,10 @@ from sluice.gateway.learning.observer import AnswerObserver, Sampling
 from sluice.gateway.learning.side_calls import Payer
 from sluice.gateway.relay import WholeEnding
 from sluice.gateway.tenancy.limits import Limits, Policy, Scope
-from sluice.router.auto.decision import Decision
-from sluice.router.auto.router import AutoChoice
 from sluice.router.translation import Call, Conversation
 from sluice.wire.request import Request
 from sluice.wire.usage import Usage
-from tests.router.auto.samples import CHAT, model, request
+from tests.router.auto.samples import choice, model, request
 
 SMALL, LARGE = model("small"), model("large")
 TEAM = str(UUID(int=7))
@@ -50,9 +48,7 @@ async def compared(
         nothing, taken, Sampling("judge", 100, lambda _: payer), lambda _: None, lambda _: None
     )
     exchange = Exchange(Endpoint.CHAT, {"headers": [], "method": "POST"}, nothing, nothing)
-    tiers = {"small": "economy", "large": "quality"}
-    decision = Decision("economy", 0, None, "score", (SMALL, LARGE), tiers, "large")
-    exchange.choice = AutoChoice("auto", decision, 0.1, (), b"", "rule", CHAT.capabilities, CHAT.tokens, b"c")
+    exchange.choice = choice()
     exchange.admitted = Admitted(
         Principal("o", TEAM, "team", "k", policy), SMALL, asked, "interactive"
     )

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from sluice.router.auto.decision import Decision
 from sluice.router.auto.documents import AutoPolicy, RoutingDocument
 from sluice.router.auto.needs import Needs
+from sluice.router.auto.router import AutoChoice
 from sluice.router.catalog import Capability, Deployment, Model
 from sluice.router.complexity.scored import Scored
 from sluice.router.complexity.scorer import Scorer
@@ -39,6 +41,17 @@ def policy(*tiers: dict[str, Any], **more: Any) -> AutoPolicy:
         {"name": "quality", "models": {"large": 1}, "share": 0.3},
     )
     return msgspec.convert({"tiers": tiers or both, **more}, AutoPolicy)
+
+
+def choice() -> AutoChoice:
+    """Of `small` by its score, where `large` would have answered without `auto`."""
+    told = ("economy; by=score; score=", "")
+    models = (model("small"), model("large"))
+    tiers = {"small": "economy", "large": "quality"}
+    decision = Decision("economy", 0, None, "score", models, tiers, "large", told)
+    return AutoChoice(
+        "auto", decision, 0.1, (), b"", "rule", CHAT.capabilities, CHAT.tokens, b"c", "economy"
+    )
 
 
 def document(**more: Any) -> RoutingDocument:

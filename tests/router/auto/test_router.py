@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import pytest
 from sluice.backends.base import Endpoint
 from sluice.router.auto.calibration import Calibration
 from sluice.router.auto.documents import RoutingDocument
-from sluice.router.auto.router import AutoAsk, AutoChoice, AutoRouter
+from sluice.router.auto.router import AutoChoice, AutoRouter
 from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
@@ -25,6 +25,17 @@ from tests.router.auto.samples import ByLength, document, model, request
 
 SMALL, LARGE = model("small", "tools"), model("large", context_length=9_000)
 EASY, HARD = "x" * 10, "x" * 90
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who may use some models."""
+
+    allows_model: Callable[[str], bool]
+
+    @property
+    def models(self) -> Callable[[str], bool]:
+        return self.allows_model
 
 
 class Site:
@@ -52,10 +63,10 @@ class Site:
         may_use: Callable[[str], bool] = lambda _: True,
         endpoint: Endpoint = Endpoint.CHAT,
     ) -> tuple[Route, AutoChoice]:
-        ask = AutoAsk(endpoint, asked, "interactive", "id", session, may_use, may_use)
         alias = self.router.find(asked.model, "t")
         assert alias is not None
-        return self.router.route(alias, ask)
+        caller = Caller(may_use)
+        return self.router.route(alias, asked, endpoint, "interactive", session, "id", caller)
 
 
 def names(route: Route) -> list[str]:

@@ -1,10 +1,12 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from sluice.backends.base import Endpoint
 from sluice.router.auto.alias import Alias
 from sluice.router.auto.calibration import Cut
-from sluice.router.auto.router import AutoAsk, AutoChoice
+from sluice.router.auto.router import AutoChoice
 from sluice.router.auto.standings import Standings
+from sluice.router.catalog import Tier
 from sluice.router.complexity._native import Compiled
 from sluice.router.plan import Route
 from sluice.wire.request import Request
@@ -16,9 +18,15 @@ class Choosing:
         scorer: Compiled,
         standings: Standings,
         capabilities: dict[Any, Any],
-        tokens: Callable[[Request], int],
         make: Callable[..., AutoChoice],
     ) -> None: ...
     def follow(self, cuts: Sequence[Cut], left: int) -> None: ...
     def take(self) -> list[float]: ...
-    def choose(self, ask: AutoAsk) -> tuple[Route, AutoChoice] | None: ...
+    def choose(
+        self,
+        request: Request,
+        endpoint: Endpoint,
+        tier: Tier,
+        session: bytes | None,
+        rights: Hashable,
+    ) -> tuple[Route, AutoChoice] | None: ...

@@ -7,7 +7,9 @@ decided for one request holds for all of its kind. Those are routed here, in one
 little code and little memory; for any other `choose` gives None, and has changed nothing.
 """
 
+from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset
 
 from sluice.router.complexity._native cimport Compiled, Reading
@@ -139,10 +141,10 @@ cdef class Choosing:
     """Chooses for the requests of one alias and team, as long as it has one scorer."""
 
     cdef Compiled scorer
-    cdef object standings, policy, tokens, make
+    cdef object standings, clock, policy, make
     cdef str alias, scorer_name
     cdef dict decisions, capabilities
-    cdef object room
+    cdef Py_ssize_t room, half
     cdef int lowest, highest, fixed
     cdef bint sticky
     cdef Hash begun
@@ -151,13 +153,12 @@ cdef class Choosing:
     cdef double scores[EVERY]
     cdef int taken, left
 
-    def __init__(self, alias, Compiled scorer, standings, dict capabilities, tokens, make):
+    def __init__(self, alias, Compiled scorer, standings, dict capabilities, make):
         """Args:
         alias: the `Alias`.
         scorer: its scorer's.
         standings: of conversations.
         capabilities: of `needs`: what a kind of request needs.
-        tokens: of `needs`: how many a request needs.
         make: an `AutoChoice` of its attributes.
         """
         cdef bytes begun = alias.conversations.begun
@@ -166,8 +167,8 @@ cdef class Choosing:
             raise ImportError("the compiled router is of another version: build it anew")
         self.scorer, self.scorer_name, self.alias = scorer, alias.scorer.name, alias.name
         self.standings, self.policy = standings, policy
-        self.decisions, self.capabilities = alias.decisions, capabilities
-        self.tokens, self.make = tokens, make
+        self.clock, self.half = standings.clock, standings.half
+        self.decisions, self.capabilities, self.make = alias.decisions, capabilities, make
         self.room, self.lowest, self.highest = alias.room, policy.lowest, policy.highest
         self.sticky = policy.sticky
         self.fixed = {"economy": self.lowest, "quality": self.highest}.get(alias.mode, -1)
@@ -193,17 +194,17 @@ cdef class Choosing:
         taken, self.taken, self.left = [self.scores[at] for at in range(self.taken)], 0, 0
         return taken
 
-    def choose(self, ask):
+    def choose(self, request, endpoint, str tier, bytes session, rights):
         """See `AutoRouter.route`; None where it is for that to find out."""
         cdef Reading reading
-        cdef bytes session, conversation
+        cdef bytes conversation
         cdef double score
+        cdef Py_ssize_t tokens
         cdef int wanted, least = 0
         cdef tuple decided
         if self.taken >= self.left:
             return None
-        request, session = ask.request, ask.session
-        tokens = self.tokens(request)
+        tokens = self._tokens(request)
         if tokens > self.room:
             return None
         reading = self.scorer.reading(request.members)
@@ -214,17 +215,16 @@ cdef class Choosing:
             if standing is not None:
                 score, least = max(score, <double>standing[0]), standing[1]
         wanted = self._wanted(score, conversation, least)
-        endpoint = ask.endpoint
         capabilities = self.capabilities[
             endpoint, reading.facts.tools, reading.facts.images, reading.facts.schema
         ]
-        decided = self.decisions.get((wanted, endpoint, ask.tier, capabilities, ask.rights))
+        decided = self.decisions.get((wanted, endpoint, tier, capabilities, rights))
         if decided is None:
             return None
         self.scores[self.taken] = score
         self.taken += 1
         if self.sticky and self.fixed < 0:
-            self.standings.put(conversation, score, decided[0].position, self.policy)
+            self._put(conversation, score, decided[0].position)
         return decided[1], self.make(
             self.alias,
             decided[0],
@@ -235,7 +235,26 @@ cdef class Choosing:
             capabilities,
             tokens,
             conversation,
+            _told((<tuple>decided[0].told), score, reading.reasons),
         )
+
+    cdef Py_ssize_t _tokens(self, request) except -1:
+        """See `needs.needed_tokens`; of what is beyond all measure, more than there is room for."""
+        cdef Py_ssize_t prompt = request.prompt_characters
+        most = request.max_tokens
+        if most is None:
+            return (prompt + 3) // 4
+        if not 0 <= most <= self.room:
+            return self.room + 1
+        return (prompt + 3) // 4 + <Py_ssize_t>most
+
+    cdef int _put(self, bytes conversation, double score, position) except -1:
+        """See `Standings.put`."""
+        cdef dict young = self.standings.young
+        young[conversation] = (score, position, self.policy, self.clock())
+        if len(young) >= self.half:
+            self.standings.rotate()
+        return 0
 
     cdef bytes _conversation(self, bytes what):
         """See `standings.Conversations.key`."""
@@ -252,6 +271,14 @@ cdef class Choosing:
             if _takes(&self.borders[place], score, conversation):
                 reached = place + 1
         return min(max(reached, self.lowest), self.highest)
+
+
+cdef str _told(tuple parts, double score, tuple reasons):
+    """See `decision.tell`."""
+    cdef char number[32]
+    cdef Py_ssize_t size = snprintf(number, sizeof(number), "%.3f", score)
+    said = parts[0] + PyUnicode_DecodeASCII(number, size, NULL) + parts[1]
+    return said + '; because="' + " ".join(reasons) + '"' if reasons else said
 
 
 cdef bint _takes(const Border* border, double score, const uint8_t* conversation) noexcept:

@@ -89,8 +89,7 @@ class Alias:
     def settle(self) -> None:
         """Have the window take in what is still to be."""
         if self.choosing is not None:
-            for score in self.choosing.take():
-                self.window.add(score)
+            self.window.take(self.choosing.take())
 
     def remember(self, kind: Kind, tokens: int, decided: tuple[Decision, Route]) -> None:
         """Remember what was decided, if it holds for all requests of a kind.

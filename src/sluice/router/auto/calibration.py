@@ -116,8 +116,7 @@ class Window:
 
     def seed(self, scores: Iterable[float]) -> None:
         """Take in the scores of earlier requests, the oldest first."""
-        for score in scores:
-            self.add(score)
+        self.take(list(scores))
         self._policy = None
 
     @property
@@ -139,16 +138,17 @@ class Window:
             if cuts != self._cuts:  # the same ones stay, and what was decided by them
                 self._cuts = cuts
             self._policy = policy
-        self.add(score)
+        self.take((score,))
         return self._cuts
 
-    def add(self, score: float) -> None:
-        """Take in the score of a request for which the cuts were known."""
-        if self._count < WINDOW:
-            self._scores.append(score)
-        else:
-            self._scores[self._count % WINDOW] = score
-        self._count += 1
+    def take(self, scores: Sequence[float]) -> None:
+        """Take in the scores of requests for which the cuts were known: no more than `left`."""
+        for at, score in enumerate(scores, self._count):
+            if at < WINDOW:
+                self._scores.append(score)
+            else:
+                self._scores[at % WINDOW] = score
+        self._count += len(scores)
         if self._count % EVERY == 0:
             self._policy = None  # look again
 

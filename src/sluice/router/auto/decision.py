@@ -69,6 +69,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         models: by tier, in the order in which they are to be asked.
         tiers: the tier of each model, by its name.
         strong: what would have answered without `auto`: the first of the strongest tier.
+        told: what `tell` says of it, before and after the score.
     """
 
     tier: str
@@ -78,6 +79,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     models: tuple[Model, ...]
     tiers: Mapping[str, str]
     strong: str
+    told: tuple[str, str]
 
 
 def decide(
@@ -117,15 +119,35 @@ def decide(
     if position < 0:
         raise NoModelFits(*_unmet(policy, ask, find))
     by_score = ask.mode not in (ECONOMY, QUALITY)
+    tier = policy.tiers[position].name
+    mode = BY_SCORE if by_score else str(ask.mode)
+    threshold = cuts[position - 1].score if by_score and position > 0 else None
     return Decision(
-        tier=policy.tiers[position].name,
+        tier=tier,
         position=position,
-        threshold=cuts[position - 1].score if by_score and position > 0 else None,
-        mode=BY_SCORE if by_score else str(ask.mode),
+        threshold=threshold,
+        mode=mode,
         models=tuple(found),
         tiers=tiers,
         strong=strong,
+        told=(
+            f"{tier}; by={mode}; score=",
+            "" if threshold is None else f"; threshold={threshold:.3f}",
+        ),
     )
+
+
+def tell(decision: Decision, score: float, reasons: Sequence[str]) -> str:
+    """A decision in a line.
+
+    Args:
+        decision: the decision.
+        score: that it was made on.
+        reasons: what moved the score most.
+    """
+    before, after = decision.told
+    because = f'; because="{" ".join(reasons)}"' if reasons else ""
+    return f"{before}{score:.3f}{after}{because}"
 
 
 @cache

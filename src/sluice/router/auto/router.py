@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -15,6 +16,7 @@ from sluice.router.auto.decision import (
     Decision,
     NoModelFits,
     decide,
+    tell,
     wanted_tier,
 )
 from sluice.router.auto.documents import split_mode
@@ -39,23 +41,26 @@ _ROUTES = 1_000
 _ALIASES = 4_096
 
 
+class Caller(Protocol):
+    """Whose request it is, as far as that decides on its models."""
+
+    @property
+    def models(self) -> Hashable:
+        """Stands for what the caller may use: callers with the same may use the same."""
+
+    def allows_model(self, name: str) -> bool:
+        """Whether the caller may use a model."""
+
+
 class AutoAsk(msgspec.Struct, frozen=True, gc=False):
-    """A request for an alias.
+    """A request for an alias; see `AutoRouter.route`."""
 
-    Attributes:
-        id: the request's own.
-        session: the client's name of the conversation, or None.
-        may_use: whether the caller may use a model.
-        rights: stands for what the caller may use: callers with the same may use the same.
-    """
-
-    endpoint: Endpoint
     request: Request
+    endpoint: Endpoint
     tier: Tier
-    id: str
     session: bytes | None
-    may_use: Callable[[str], bool]
-    rights: Hashable
+    id: str
+    caller: Caller
 
 
 class AutoChoice(msgspec.Struct, frozen=True, gc=False):
@@ -71,6 +76,7 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
         capabilities: that its model must have.
         tokens: that its model's context must hold, estimated.
         conversation: what stands for its conversation.
+        told: what led to the tier decided on, for `x-route-reason`.
     """
 
     alias: str
@@ -82,6 +88,7 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
     capabilities: frozenset[Capability]
     tokens: int
     conversation: bytes
+    told: str
 
     def tier_of(self, model: str | None) -> str:
         """The tier of the model that answered; of one that is in none, the tier decided on."""
@@ -95,15 +102,10 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
             calls: upstream calls until then.
         """
         decision = self.decision
-        said = f"{decision.tier}; by={decision.mode}; score={self.score:.3f}"
-        if decision.threshold is not None:
-            said += f"; threshold={decision.threshold:.3f}"
-        if self.reasons:
-            said += f'; because="{" ".join(self.reasons)}"'
-        used = self.tier_of(model)
-        if used != decision.tier:
-            said += f"; instead={used}; after={'failure' if calls > 1 else 'rest'}"
-        return said
+        used = decision.tiers.get(model or "", decision.tier)
+        if used == decision.tier:
+            return self.told
+        return f"{self.told}; instead={used}; after={'failure' if calls > 1 else 'rest'}"
 
 
 class AutoRouter:
@@ -126,7 +128,7 @@ class AutoRouter:
         self._standings = standings
         self._routes: dict[tuple[tuple[str, ...], Endpoint, Tier, str | None], Route] = {}
         self._aliases: dict[tuple[str, str], Alias] = {}
-        self._generation = (-1, -1, -1)
+        self._generation = -1
 
     def alias_of(self, name: str, team: str) -> str | None:
         """The alias that a name stands for; None where it is a model's, or nobody's."""
@@ -146,7 +148,7 @@ class AutoRouter:
         if policy is None:
             return None
         if len(self._aliases) >= _ALIASES:
-            self._generation = (-1, -1, -1)
+            self._generation = -1
             self._follow()
         scorer = self._scorers.of(alias)
         window = self._calibration.window(alias, team, scorer.name)
@@ -158,28 +160,42 @@ class AutoRouter:
 
     def _follow(self) -> None:
         """What was derived from other documents, models or scorers is forgotten."""
-        generation = (
-            self._catalog.generation,
-            self._table.generation,
-            self._scorers.generation,
-        )
+        # Each of them only grows, and so does their sum.
+        generation = self._catalog.generation + self._table.generation + self._scorers.generation
         if self._generation != generation:
             for each in self._aliases.values():
                 each.settle()
             self._aliases, self._routes, self._generation = {}, {}, generation
 
-    def route(self, alias: Alias, ask: AutoAsk) -> tuple[Route, AutoChoice]:
+    def route(
+        self,
+        alias: Alias,
+        request: Request,
+        endpoint: Endpoint,
+        tier: Tier,
+        session: bytes | None,
+        id: str,
+        caller: Caller,
+    ) -> tuple[Route, AutoChoice]:
         """Where a request for an alias goes.
 
         Args:
             alias: of `find`, for the request's team.
-            ask: the request.
+            request: the request.
+            endpoint: that it came to.
+            tier: its tier.
+            session: the client's name of the conversation, or None.
+            id: the request's own.
+            caller: whose it is.
 
         Raises:
             RoutingRefused: no model of the alias can serve it.
         """
-        known = None if alias.choosing is None else alias.choosing.choose(ask)
-        return known or self._route(alias, ask)
+        if alias.choosing is not None:
+            known = alias.choosing.choose(request, endpoint, tier, session, caller.models)
+            if known is not None:
+                return known
+        return self._route(alias, AutoAsk(request, endpoint, tier, session, id, caller))
 
     def _route(self, alias: Alias, ask: AutoAsk) -> tuple[Route, AutoChoice]:
         """The same, of a request that may be like none before it."""
@@ -196,7 +212,7 @@ class AutoRouter:
         wanted = wanted_tier(policy, cuts, alias.mode, score, conversation, least)
         capabilities = needed_capabilities(ask.endpoint, view)
         tokens = needed_tokens(ask.request)
-        kind = (wanted, ask.endpoint, ask.tier, capabilities, ask.rights)
+        kind = (wanted, ask.endpoint, ask.tier, capabilities, ask.caller.models)
         decided = alias.decisions.get(kind) if tokens <= alias.room else None
         if decided is None:
             needs = Needs(capabilities, tokens, ask.tier)
@@ -216,6 +232,7 @@ class AutoRouter:
             capabilities,
             tokens,
             conversation,
+            tell(decision, score, scored.reasons),
         )
         return route, choice
 
@@ -225,7 +242,7 @@ class AutoRouter:
         """The models in order, and the route over them."""
 
         def find(name: str) -> Model | None:
-            return self._catalog.get(name) if ask.may_use(name) else None
+            return self._catalog.get(name) if ask.caller.allows_model(name) else None
 
         try:
             decision = decide(alias.policy, cuts, asked, find)
@@ -270,7 +287,7 @@ class AutoRouter:
 
 def _choosing(alias: Alias, native: Compiled, standings: Standings) -> Choosing:
     """The compiled router of an alias."""
-    return Choosing(alias, native, standings, CAPABILITIES, needed_tokens, AutoChoice)
+    return Choosing(alias, native, standings, CAPABILITIES, AutoChoice)
 
 
 def _versions(route: Route) -> tuple[Model, ...]:

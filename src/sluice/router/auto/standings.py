@@ -51,6 +51,7 @@ class Standings:
     Attributes:
         young: those that had a request lately.
         clock: seconds that never go back.
+        half: when so many are young, those that are not are forgotten.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Standings:
         most: that are remembered.
         clock: see the attribute.
         """
-        self._half = most // 2
+        self.half = most // 2
         self.clock = clock
         self.young: dict[bytes, Standing] = {}
         self._old: dict[bytes, Standing] = {}
@@ -77,7 +78,7 @@ class Standings:
     def put(self, key: bytes, score: float, tier: int, policy: AutoPolicy) -> None:
         """What it has from now on."""
         self.young[key] = score, tier, policy, self.clock()
-        if len(self.young) >= self._half:
+        if len(self.young) >= self.half:
             self.rotate()
 
     def rotate(self) -> None:
