@@ -69,7 +69,7 @@ def read_alike(members: RawObject) -> None:
 
 def test_it_is_what_scores_here() -> None:
     assert COMPILED
-    assert SCORERS[0]._compiled is not None
+    assert SCORERS[0].native is not None
     assert PLAIN[0]._compiled is None
 
 

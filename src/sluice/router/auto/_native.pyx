@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, cdivision=True
+# cython: boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """Requests for an alias that are like those before them, compiled.
 
 `AutoRouter.route` says where requests go and why. Most of them need nothing of it that was not
@@ -8,22 +8,27 @@ little code and little memory; for any other `choose` gives None, and has change
 """
 
 from cpython.unicode cimport PyUnicode_DecodeASCII
+cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset
 
-from sluice.router.complexity._native cimport Compiled, Reading
+from sluice.router.complexity._native cimport Compiled, Facts, Reading
 
 from sluice.router.auto import calibration as _calibration
-from sluice.router.auto.standings import SILENCE_SECONDS as _SILENCE_SECONDS
+from sluice.router.auto.decision import tell as _tell
 
 cdef enum:
     MOST_TIERS = 8
     EVERY = 100  # scores, after which the window is looked at again
     DIGEST = 16  # bytes of what stands for a conversation
     BLOCK = 64
+    LINE = 256
+    MOST_KNOWN = 16
 
-cdef double silence = _SILENCE_SECONDS
+cdef double ALMOST = 1e-6
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const char* PyUnicode_1BYTE_DATA(object text)
 
 
 # What stands for a conversation ---------------------------------------------------------------
@@ -137,6 +142,22 @@ cdef struct Border:
     bint none  # of those with just this score none does
 
 
+cdef struct Line:
+    # A line of text under way.
+    Py_ssize_t size
+    char text[LINE]
+
+
+@cython.final
+cdef class Known:
+    """What was decided for one kind of request; see `alias.Kind`."""
+
+    cdef object endpoint, tier, rights
+    cdef int wanted, needs
+    cdef object decision, route, capabilities, position
+
+
+@cython.final
 cdef class Choosing:
     """Chooses for the requests of one alias and team, as long as it has one scorer."""
 
@@ -144,6 +165,7 @@ cdef class Choosing:
     cdef object standings, clock, policy, make
     cdef str alias, scorer_name
     cdef dict decisions, capabilities
+    cdef list known
     cdef Py_ssize_t room, half
     cdef int lowest, highest, fixed
     cdef bint sticky
@@ -174,7 +196,7 @@ cdef class Choosing:
         self.fixed = {"economy": self.lowest, "quality": self.highest}.get(alias.mode, -1)
         _begin(&self.begun)
         _update(&self.begun, begun, len(begun))
-        self.taken, self.left = 0, 0
+        self.known, self.taken, self.left = [], 0, 0
 
     def follow(self, cuts, int left):
         """From now on tiers begin here.
@@ -184,6 +206,8 @@ cdef class Choosing:
             left: how many scores may be taken in until the next look at the window.
         """
         self.count, self.left, self.taken = len(cuts), left, 0
+        if not self.decisions:  # they were forgotten
+            self.known.clear()
         for place, cut in enumerate(cuts):
             self.borders[place].score = cut.score
             self.borders[place].none = cut.below == 0
@@ -201,7 +225,7 @@ cdef class Choosing:
         cdef double score
         cdef Py_ssize_t tokens
         cdef int wanted, least = 0
-        cdef tuple decided
+        cdef Known known
         if self.taken >= self.left:
             return None
         tokens = self._tokens(request)
@@ -215,28 +239,52 @@ cdef class Choosing:
             if standing is not None:
                 score, least = max(score, <double>standing[0]), standing[1]
         wanted = self._wanted(score, conversation, least)
-        capabilities = self.capabilities[
-            endpoint, reading.facts.tools, reading.facts.images, reading.facts.schema
-        ]
-        decided = self.decisions.get((wanted, endpoint, tier, capabilities, rights))
-        if decided is None:
+        known = self._known(wanted, endpoint, tier, rights, &reading.facts)
+        if known is None:
             return None
         self.scores[self.taken] = score
         self.taken += 1
         if self.sticky and self.fixed < 0:
-            self._put(conversation, score, decided[0].position)
-        return decided[1], self.make(
+            self._put(conversation, score, known.position)
+        return known.route, self.make(
             self.alias,
-            decided[0],
+            known.decision,
             score,
             reading.reasons,
             reading.features,
             self.scorer_name,
-            capabilities,
+            known.capabilities,
             tokens,
             conversation,
-            _told((<tuple>decided[0].told), score, reading.reasons),
+            _told(known.decision, score, reading.reasons),
         )
+
+    cdef Known _known(self, int wanted, endpoint, tier, rights, const Facts* facts):
+        """What was decided for requests of this kind; None: nothing yet."""
+        cdef int needs = facts.tools << 2 | facts.images << 1 | facts.schema
+        cdef Known known
+        for known in self.known:
+            if (
+                known.wanted == wanted
+                and known.needs == needs
+                and known.endpoint is endpoint
+                and known.tier is tier
+                and known.rights is rights
+            ):
+                return known
+        capabilities = self.capabilities[endpoint, facts.tools, facts.images, facts.schema]
+        decided = self.decisions.get((wanted, endpoint, tier, capabilities, rights))
+        if decided is None:
+            return None
+        known = Known.__new__(Known)
+        known.wanted, known.needs, known.endpoint, known.tier = wanted, needs, endpoint, tier
+        known.rights, known.capabilities = rights, capabilities
+        known.decision, known.route = decided
+        known.position = known.decision.position
+        if len(self.known) >= MOST_KNOWN:
+            self.known.clear()
+        self.known.append(known)
+        return known
 
     cdef Py_ssize_t _tokens(self, request) except -1:
         """See `needs.needed_tokens`; of what is beyond all measure, more than there is room for."""
@@ -273,12 +321,48 @@ cdef class Choosing:
         return min(max(reached, self.lowest), self.highest)
 
 
-cdef str _told(tuple parts, double score, tuple reasons):
+cdef struct Line:
+    # A line of text under way.
+    char text[LINE]
+    Py_ssize_t size
+
+
+cdef str _told(decision, double score, tuple reasons):
     """See `decision.tell`."""
-    cdef char number[32]
-    cdef Py_ssize_t size = snprintf(number, sizeof(number), "%.3f", score)
-    said = parts[0] + PyUnicode_DecodeASCII(number, size, NULL) + parts[1]
-    return said + '; because="' + " ".join(reasons) + '"' if reasons else said
+    cdef Line line
+    cdef double thousandths = 1000 * score + 0.5
+    cdef int rounded = <int>thousandths, digit
+    cdef str said
+    before, after = decision.told
+    line.size = 0
+    _add(&line, before)
+    line.text[line.size] = c"0" + rounded // 1000
+    line.text[line.size + 1] = c"."
+    line.text[line.size + 2] = c"0" + rounded // 100 % 10
+    line.text[line.size + 3] = c"0" + rounded // 10 % 10
+    line.text[line.size + 4] = c"0" + rounded % 10
+    line.size += 5
+    _add(&line, after)
+    _add(&line, '; because="')
+    for place, said in enumerate(reasons):
+        if place:
+            _add(&line, " ")
+        _add(&line, said)
+    if line.size >= LINE - 1 or not reasons or not ALMOST < thousandths - rounded < 1 - ALMOST:
+        return _tell(decision, score, reasons)  # too long, bare, or hard to round
+    line.text[line.size] = c'"'
+    return PyUnicode_DecodeASCII(line.text, line.size + 1, NULL)
+
+
+cdef int _add(Line* line, str text) except -1:
+    """Add a text in ASCII; of one that is too long nothing, but that there is no room any more."""
+    cdef Py_ssize_t size = len(text)
+    if not PyUnicode_IS_ASCII(text) or size > LINE - 8 - line.size:
+        line.size = LINE - 6
+        return 0
+    memcpy(line.text + line.size, PyUnicode_1BYTE_DATA(text), size)
+    line.size += size
+    return 0
 
 
 cdef bint _takes(const Border* border, double score, const uint8_t* conversation) noexcept:

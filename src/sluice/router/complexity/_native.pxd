@@ -1,5 +1,6 @@
 """What the compiled scorer offers other compiled modules."""
 
+cimport cython
 from cpython.array cimport array
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -25,6 +26,7 @@ cdef struct Facts:
     bint images
 
 
+@cython.final
 cdef class Reading:
     cdef str text
     cdef str system
@@ -38,6 +40,7 @@ cdef class Reading:
     cdef object scored(self)
 
 
+@cython.final
 cdef class Compiled:
     cdef double bias, centre, scale, usual_wording, least_reason, extreme
     cdef double weights[SIGNALS]

@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, cdivision=True
+# cython: boundscheck=False, wraparound=False, cdivision=True, auto_pickle=False
 """The scorer, compiled: `view`, `signals`, `features` and the arithmetic of `scorer` in one piece.
 
 The Python modules say what is counted and why. Here the same comes out to the byte, and to the
@@ -8,6 +8,7 @@ which a loaded gateway's processor has long put out of its caches when the next 
 It is one file because it is one unit of compilation: what is in another could not be inlined.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -386,6 +387,7 @@ cdef uint8_t _looked_up(uint64_t factual, Py_ssize_t words) noexcept nogil:
 
 # The model ------------------------------------------------------------------------------------
 
+@cython.final
 cdef class Compiled:
     """Reads and scores requests by one model."""
 
@@ -545,6 +547,9 @@ cdef struct Turns:
     Turn first
 
 
+@cython.final
+@cython.no_gc
+@cython.freelist(8)
 cdef class Reading:
     """A request that was read, and what it scored."""
 
@@ -616,7 +621,7 @@ cdef bint _read_turns(
     """Read a list of messages; False where it is not plainly one."""
     cdef Turn turn
     cdef bint first = True
-    cdef list opening = []
+    cdef list opening = None
     memset(turns, 0, sizeof(Turns))
     if at == end or at[0] != c"[":
         return False
@@ -628,13 +633,20 @@ cdef bint _read_turns(
         if at == NULL or at == end:
             return False
         if turns.spoken == 0:
-            opening.append(_opening(turn.content))
+            piece = _opening(turn.content)
+            if first:
+                reading.opening = piece
+            elif opening is None:
+                opening = [reading.opening, piece]
+            else:
+                opening.append(piece)
         if first:
             turns.first, first = turn, False
         if _is(turn.role, "user", 4):
             turns.last[turns.spoken % LOOKED_AT] = turn.content
             turns.spoken += 1
-    reading.opening = opening[0] if len(opening) == 1 else b"".join(opening)
+    if opening is not None:
+        reading.opening = b"".join(opening)
     return True
 
 
@@ -726,31 +738,37 @@ cdef inline bint _is(Span string, const char* text, Py_ssize_t length) noexcept 
 
 cdef int _last_turns(const Turns* turns, Reading reading) except -1:
     """See `view._last_turns`."""
-    cdef list texts = []
-    cdef Py_ssize_t characters = 0, back
-    cdef str text
+    cdef str text, last = None
+    cdef Py_ssize_t back, characters = 0, found = 0
     for back in range(1, min(turns.spoken, LOOKED_AT) + 1):
-        text, seen = _content(turns.last[(turns.spoken - back) % LOOKED_AT])
-        reading.facts.images = reading.facts.images or seen
+        text = _content(turns.last[(turns.spoken - back) % LOOKED_AT], reading)
         if text:
-            texts.append(text)
+            found += 1
+            if found == 1:
+                last = text
+            elif found == 2:
+                last = f"{text}\n{last}"
             characters += len(text)
         if characters >= short_text:
             break
-    text = texts[0] if len(texts) == 1 else "\n".join(reversed(texts[:2]))
-    reading.text = text if len(text) <= longest else _view.cut(text)
+    if found == 0:
+        last = ""
+    reading.text = last if len(last) <= longest else _view.cut(last)
     return 0
 
 
-cdef tuple _content(Span content):
-    """See `view._content`."""
+cdef str _content(Span content, Reading reading):
+    """See `view._content`; notes images."""
     cdef Py_ssize_t size = content.end - content.begin
     if 2 <= size <= long_string and content.begin[0] == c'"' and not _is_escaped(content):
         try:
-            return PyUnicode_DecodeUTF8(<const char*>content.begin + 1, size - 2, NULL), False
+            return PyUnicode_DecodeUTF8(<const char*>content.begin + 1, size - 2, NULL)
         except UnicodeDecodeError:
             pass
-    return _view._content(_bytes(content))
+    text, images = _view._content(_bytes(content))
+    if images and reading is not None:
+        reading.facts.images = True
+    return text
 
 
 cdef bytes _opening(Span content):
@@ -768,7 +786,7 @@ cdef str _system(dict members, const Turn* first):
         return _view._system(members, ())
     if not _is(first.role, "system", 6) and not _is(first.role, "developer", 9):
         return ""
-    return _content(content)[0][:system_head]
+    return _content(content, None)[:system_head]
 
 
 cdef bytes _bytes(Span span):
