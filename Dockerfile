@@ -12,7 +12,7 @@ COPY src src
 RUN --mount=type=cache,target=/root/.cache/pip \
     /app/bin/pip install --constraint requirements/runtime.txt . \
     && /app/bin/pip check \
-    && /app/bin/python -c "import sluice.router.complexity._native"
+    && /app/bin/python -c "import sluice.router.auto._native"
 
 FROM python:3.11-slim
 # A new named volume takes over its directory with its owner, so that both are writable without root.

@@ -20,7 +20,7 @@ help: ## this list
 
 setup: $(STAMP) ## create .venv with Sluice and its development tools
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/sluice/router/complexity/*.pyx) \
+$(STAMP): pyproject.toml setup.py $(wildcard src/sluice/router/*/*.pyx src/sluice/router/*/*.pxd) \
 		requirements/runtime.txt requirements/dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/dev.txt -c requirements/runtime.txt

@@ -1,6 +1,6 @@
-"""The compiled part of the scorer; everything else about the package is in pyproject.toml.
+"""The compiled parts of the scorer and of `auto`; all else about the package is in pyproject.toml.
 
-It is optional: where no C compiler is at hand the build warns, and the Python modules do its work.
+They are optional: where no C compiler is at hand the build warns, and Python modules do the same.
 """
 
 from setuptools import Extension, setup
@@ -8,11 +8,12 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "sluice.router.complexity._native",
-            ["src/sluice/router/complexity/_native.pyx"],
+            f"sluice.router.{part}._native",
+            [f"src/sluice/router/{part}/_native.pyx"],
             optional=True,
             # Each product is rounded by itself, as in Python, so that scores are the same.
             extra_compile_args=["-ffp-contract=off"],
         )
+        for part in ("complexity", "auto")
     ]
 )

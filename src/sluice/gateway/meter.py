@@ -68,21 +68,21 @@ class Meter:
         decision = choice.decision
         strong = self._prices.get(decision.strong, FREE)
         return RouteDecision(
-            choice.alias,
-            decision.mode,
-            decision.tier,
-            decision.models[0].name,
-            choice.tier_of(exchange.model_used),
-            choice.score,
-            choice.scorer,
-            decision.strong,
-            strong.cost(usage, batch=admitted.tier == "batch"),
-            decision.threshold,
-            choice.reasons,
-            choice.features,
-            tuple(choice.capabilities),
-            choice.tokens,
-            choice.conversation,
+            alias=choice.alias,
+            mode=decision.mode,
+            tier=decision.tier,
+            model=decision.models[0].name,
+            tier_used=choice.tier_of(exchange.model_used),
+            score=choice.score,
+            scorer=choice.scorer,
+            strong_model=decision.strong,
+            strong_cost_nano_usd=strong.cost(usage, batch=admitted.tier == "batch"),
+            threshold=decision.threshold,
+            reasons=choice.reasons,
+            features=choice.features,
+            needs=tuple(choice.capabilities),
+            tokens=choice.tokens,
+            conversation=choice.conversation,
         )
 
     def lost(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:

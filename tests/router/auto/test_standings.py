@@ -71,8 +71,10 @@ def test_another_policy_has_other_tiers() -> None:
 
 
 def test_those_that_were_silent_the_longest_go() -> None:
-    standings = Standings(most=4)
-    for name in (b"a", b"b", b"a", b"c", b"a", b"d"):
+    standings = Standings(most=6)
+    for name in (b"a", b"b", b"c", b"a", b"d"):  # after the third all are old, after the fifth two
         standings.put(name, 0.1, 0, POLICY)
-    known = [name for name in (b"a", b"b", b"c", b"d") if standings.get(name, POLICY)]
-    assert known == [b"a", b"c", b"d"]
+    assert all(standings.get(name, POLICY) for name in (b"a", b"b", b"c", b"d"))
+    standings.put(b"e", 0.1, 0, POLICY)
+    known = [name for name in (b"a", b"b", b"c", b"d", b"e") if standings.get(name, POLICY)]
+    assert known == [b"a", b"d", b"e"]

@@ -70,7 +70,7 @@ def read_alike(members: RawObject) -> None:
 def test_it_is_what_scores_here() -> None:
     assert COMPILED
     assert SCORERS[0].native is not None
-    assert PLAIN[0]._compiled is None
+    assert PLAIN[0].native is None
 
 
 @given(

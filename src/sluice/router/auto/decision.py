@@ -119,11 +119,11 @@ def decide(
     if position < 0:
         raise NoModelFits(*_unmet(policy, ask, find))
     by_score = ask.mode not in (ECONOMY, QUALITY)
-    tier = policy.tiers[position].name
+    name = policy.tiers[position].name
     mode = BY_SCORE if by_score else str(ask.mode)
     threshold = cuts[position - 1].score if by_score and position > 0 else None
     return Decision(
-        tier=tier,
+        tier=name,
         position=position,
         threshold=threshold,
         mode=mode,
@@ -131,7 +131,7 @@ def decide(
         tiers=tiers,
         strong=strong,
         told=(
-            f"{tier}; by={mode}; score=",
+            f"{name}; by={mode}; score=",
             "" if threshold is None else f"; threshold={threshold:.3f}",
         ),
     )

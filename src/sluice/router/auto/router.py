@@ -25,14 +25,16 @@ from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Capability, Catalog, Model, Tier
-from sluice.router.complexity.scorer import COMPILED
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused, conversation_of
 from sluice.wire.request import Request
 
-if COMPILED:
+try:
     from sluice.router.auto._native import Choosing
-    from sluice.router.complexity._native import Compiled
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
 
 #: Routes that are remembered; there are as many as orders of models.
 _ROUTES = 1_000
@@ -153,8 +155,10 @@ class AutoRouter:
         scorer = self._scorers.of(alias)
         window = self._calibration.window(alias, team, scorer.name)
         known = Alias(alias, mode, team, policy, scorer, window, self._catalog.get)
-        if scorer.native is not None:
-            known.choosing = _choosing(known, scorer.native, self._standings)
+        if COMPILED and scorer.native is not None:
+            known.choosing = Choosing(
+                known, scorer.native, self._standings, CAPABILITIES, AutoChoice
+            )
         self._aliases[name, team] = known
         return known
 
@@ -283,11 +287,6 @@ class AutoRouter:
             tuple(each for each in others if each.context_length > first.context_length),
             tuple(each for each in routes[0].content_policy if each.name in decision.tiers),
         )
-
-
-def _choosing(alias: Alias, native: Compiled, standings: Standings) -> Choosing:
-    """The compiled router of an alias."""
-    return Choosing(alias, native, standings, CAPABILITIES, AutoChoice)
 
 
 def _versions(route: Route) -> tuple[Model, ...]:
