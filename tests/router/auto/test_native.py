@@ -38,24 +38,8 @@ TIERS = (
 #: is left open.
 NAMES = ("auto", "auto", "auto", "words:economy", "words:quality", "even:balanced")
 WORDS = (
-    *[
-        "please",
-        "prove",
-        "that",
-        "the",
-        "sum",
-        "of",
-        "12",
-        "+",
-        "7",
-        "is",
-        "why",
-        "because",
-        "def",
-        "x():",
-        "return",
-    ],
-    *("naïve", "数学", "\n", '"a"'),
+    *("please", "prove", "the", "sum", "of", "12", "+", "7", "why", "def x(): return"),
+    *("because", "naïve", "数学", "\n", '"a"'),
 )
 PICTURE = {"type": "image_url", "image_url": {"url": "data:,"}}
 ANYBODY, FEW = Caller(lambda _: True), Caller(lambda name: name != "small")
