@@ -121,3 +121,15 @@ class TestOwnTraffic:
 
 
 POLICY = policy()
+
+
+def test_a_window_is_looked_at_again_however_its_scores_come() -> None:
+    window = Calibration().window("auto", "t", "s")
+    [cut] = window.cuts(POLICY, QUANTILES, 0.1)
+    assert window.left == 99
+    window.take([0.1] * 95)
+    assert window.left == 4
+    window.take([0.1] * 10)  # of two names of the alias, each of which knew of the first 90
+    assert window.left == 0
+    assert window.cuts(POLICY, QUANTILES, 0.1) != (cut,)
+    assert window.left == 93

@@ -139,3 +139,13 @@ def test_a_score_on_the_border_is_told_as_python_tells_it() -> None:
         request = Request({"messages": text}, "auto")
         _, choice = router.route(alias, request, Endpoint.CHAT, "interactive", None, "id", ANYBODY)
         assert choice.told.startswith(f"{choice.decision.told[0]}{choice.score:.3f};")
+
+
+def test_requests_that_are_never_alike_are_left_to_python() -> None:
+    tiers = ({"name": "economy", "models": {"small": 1, "medium": 1}}, TIERS[2])
+    two = Catalog(MODELS, created=0)
+    table = RoutingTable({"auto": RoutingDocument(auto=policy(*tiers))})
+    router = AutoRouter(two, table, Router(two, {}, table), Scorers(), Calibration(), Standings())
+    alias = router.find("auto", "team")
+    assert alias is not None
+    assert alias.choosing is None

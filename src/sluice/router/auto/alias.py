@@ -40,9 +40,11 @@ class Alias:
         scorer: scores its requests.
         window: the scores that it had.
         conversations: the team's.
+        alike: whether no tier has a second model.
         room: tokens for which every model has room.
         decisions: what was decided, by kind, for requests that every model has room for.
-        choosing: routes those that are like earlier ones; None where it could not be compiled.
+        choosing: routes those that are like earlier ones; None where none are, or where it could
+            not be compiled.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Alias:
         self.room = min((model.context_length for model in models), default=0)
         self.decisions: dict[Kind, tuple[Decision, Route]] = {}
         self.choosing: Choosing | None = None
-        self._alike = all(len(tier.models) == 1 for tier in policy.tiers) and not any(
+        self.alike = all(len(tier.models) == 1 for tier in policy.tiers) and not any(
             model.canary for model in models
         )
         self._cuts: Sequence[Cut] = ()
@@ -99,5 +101,5 @@ class Alias:
             tokens: that it needs.
             decided: the models in order, and the route over them.
         """
-        if self._alike and tokens <= self.room and len(self.decisions) < _DECISIONS:
+        if self.alike and tokens <= self.room and len(self.decisions) < _DECISIONS:
             self.decisions[kind] = decided

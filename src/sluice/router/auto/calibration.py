@@ -142,15 +142,15 @@ class Window:
         return self._cuts
 
     def take(self, scores: Sequence[float]) -> None:
-        """Take in the scores of requests for which the cuts were known: no more than `left`."""
+        """Take in the scores of requests for which the cuts were known."""
         for at, score in enumerate(scores, self._count):
             if at < WINDOW:
                 self._scores.append(score)
             else:
                 self._scores[at % WINDOW] = score
-        self._count += len(scores)
-        if self._count % EVERY == 0:
+        if self._count % EVERY + len(scores) >= EVERY:
             self._policy = None  # look again
+        self._count += len(scores)
 
 
 class Calibration:

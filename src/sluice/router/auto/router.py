@@ -155,7 +155,7 @@ class AutoRouter:
         scorer = self._scorers.of(alias)
         window = self._calibration.window(alias, team, scorer.name)
         known = Alias(alias, mode, team, policy, scorer, window, self._catalog.get)
-        if COMPILED and scorer.native is not None:
+        if COMPILED and scorer.native is not None and known.alike:
             known.choosing = Choosing(
                 known, scorer.native, self._standings, CAPABILITIES, AutoChoice
             )
