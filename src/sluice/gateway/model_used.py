@@ -15,11 +15,12 @@ _DATA = b"data: {"
 
 def in_answer(body: bytes, model: str | None) -> bytes:
     """A JSON answer that says which model it is from; as it is where none is given."""
-    if model is None or (end := body.rfind(b"}")) < 0:
+    end = body.rfind(b"}") if model is not None else -1
+    if end < 0:
         return body
     head = body[:end]
-    separator = b"" if head.rstrip()[-1:] == b"{" else b","
-    return b"%b%b%b%b" % (head, separator, _member(model), body[end:])
+    separator = b"" if head.rstrip().endswith(b"{") else b","
+    return b"".join((head, separator, _member(model), body[end:]))
 
 
 def in_events(head: bytes, model: str | None) -> bytes:

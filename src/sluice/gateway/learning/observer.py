@@ -83,8 +83,7 @@ class AnswerObserver:
         """Before the answer: keep what is streamed, where it is going to be looked at."""
         choice = exchange.choice
         if choice is not None and (
-            ("json_schema" in choice.capabilities and wanted_schema(call.request) is not None)
-            or (self._sampling is not None and self._takes_part(choice, exchange))
+            self._takes_part(choice, exchange) or wanted_schema(call.request) is not None
         ):
             exchange.heard = []
 

@@ -15,6 +15,7 @@ from libc.string cimport memcpy, memset
 from sluice.router.complexity._native cimport Compiled, Facts, Reading
 
 from sluice.router.auto import calibration as _calibration
+from sluice.router.auto import documents as _documents
 from sluice.router.auto.decision import tell as _tell
 
 cdef enum:
@@ -154,7 +155,7 @@ cdef class Known:
 
     cdef object endpoint, tier, rights
     cdef int wanted, needs
-    cdef object decision, route, capabilities, position
+    cdef object decision, route, capabilities
 
 
 @cython.final
@@ -185,8 +186,6 @@ cdef class Choosing:
         """
         cdef bytes begun = alias.conversations.begun
         policy = alias.policy
-        if len(policy.tiers) > MOST_TIERS or _calibration.EVERY != EVERY:
-            raise ImportError("the compiled router is of another version: build it anew")
         self.scorer, self.scorer_name, self.alias = scorer, alias.scorer.name, alias.name
         self.standings, self.policy = standings, policy
         self.clock, self.half = standings.clock, standings.half
@@ -245,7 +244,7 @@ cdef class Choosing:
         self.scores[self.taken] = score
         self.taken += 1
         if self.sticky and self.fixed < 0:
-            self._put(conversation, score, known.position)
+            self._put(conversation, score, known.decision.position)
         return known.route, self.make(
             self.alias,
             known.decision,
@@ -280,14 +279,13 @@ cdef class Choosing:
         known.wanted, known.needs, known.endpoint, known.tier = wanted, needs, endpoint, tier
         known.rights, known.capabilities = rights, capabilities
         known.decision, known.route = decided
-        known.position = known.decision.position
         if len(self.known) >= MOST_KNOWN:
             self.known.clear()
         self.known.append(known)
         return known
 
     cdef Py_ssize_t _tokens(self, request) except -1:
-        """See `needs.needed_tokens`; of what is beyond all measure, more than there is room for."""
+        """See `needs.needs_of`; of what is beyond all measure, more than there is room for."""
         cdef Py_ssize_t prompt = request.prompt_characters
         most = request.max_tokens
         if most is None:
@@ -374,3 +372,7 @@ cdef bint _takes(const Border* border, double score, const uint8_t* conversation
     for at in range(8):
         number = number << 8 | conversation[at]
     return not border.none and number <= border.last
+
+
+if (_documents.MOST_TIERS, _calibration.EVERY) != (MOST_TIERS, EVERY):
+    raise ImportError("the compiled router is of another version: build it anew")

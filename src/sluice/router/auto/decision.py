@@ -99,7 +99,7 @@ def decide(
     Raises:
         NoModelFits: no model of a tier up to the ceiling meets the needs.
     """
-    wanted = wanted_tier(policy, cuts, ask.mode, ask.score, ask.conversation, ask.least)
+    wanted = wanted_tier(policy, cuts, ask)
     found: list[Model] = []
     tiers: dict[str, str] = {}
     position, strongest, strong = -1, -1, ""
@@ -156,27 +156,19 @@ def _turns(wanted: int, highest: int) -> tuple[int, ...]:
     return (*range(wanted, highest + 1), *range(wanted - 1, -1, -1))
 
 
-def wanted_tier(
-    policy: AutoPolicy,
-    cuts: Sequence[Cut],
-    mode: str | None,
-    score: float,
-    conversation: bytes,
-    least: int,
-) -> int:
+def wanted_tier(policy: AutoPolicy, cuts: Sequence[Cut], ask: Ask) -> int:
     """The position of the tier that a request is to have, whether or not a model of it fits.
 
     Args:
-        policy, cuts: see `decide`.
-        mode, score, conversation, least: see `Ask`.
+        policy, cuts, ask: see `decide`.
     """
-    if mode == ECONOMY:
+    if ask.mode == ECONOMY:
         return policy.lowest
-    if mode == QUALITY:
+    if ask.mode == QUALITY:
         return policy.highest
-    reached = least
-    for place, cut in enumerate(cuts[least:], least + 1):
-        if cut.takes(score, conversation):
+    reached = ask.least
+    for place, cut in enumerate(cuts, 1):
+        if place > reached and cut.takes(ask.score, ask.conversation):
             reached = place
     if policy.floor is not None:
         reached = max(reached, policy.lowest)

@@ -11,6 +11,9 @@ import msgspec
 QUALITY, ECONOMY, BALANCED = "quality", "economy", "balanced"
 MODES = (ECONOMY, BALANCED, QUALITY)
 
+#: Tiers of an alias.
+MOST_TIERS = 8
+
 Alias = Annotated[
     str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$(?!\n)")
 ]
@@ -46,7 +49,7 @@ class AutoPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         sticky: a conversation stays in its tier until it gets harder.
     """
 
-    tiers: Annotated[tuple[TierPolicy, ...], msgspec.Meta(min_length=2, max_length=8)]
+    tiers: Annotated[tuple[TierPolicy, ...], msgspec.Meta(min_length=2, max_length=MOST_TIERS)]
     floor: TierName | None = None
     ceiling: TierName | None = None
     sticky: bool = True

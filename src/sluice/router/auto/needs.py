@@ -67,14 +67,13 @@ _PARAMS: dict[Capability, str] = {
 }
 
 
-def needed_capabilities(endpoint: Endpoint, view: RequestView) -> frozenset[Capability]:
-    """What a model must be able to do to answer a request."""
-    return CAPABILITIES[endpoint, view.tools, view.images, view.schema]
-
-
-def needed_tokens(request: Request) -> int:
-    """What a model's context must hold for a request, prompt and output together; estimated."""
-    return estimate_tokens(request.prompt_characters) + (request.max_tokens or 0)
+def needs_of(endpoint: Endpoint, request: Request, view: RequestView, tier: Tier) -> Needs:
+    """What a request needs."""
+    return Needs(
+        CAPABILITIES[endpoint, view.tools, view.images, view.schema],
+        estimate_tokens(request.prompt_characters) + (request.max_tokens or 0),
+        tier,
+    )
 
 
 def _combinations() -> dict[tuple[Endpoint, bool, bool, bool], frozenset[Capability]]:

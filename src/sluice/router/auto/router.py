@@ -20,7 +20,7 @@ from sluice.router.auto.decision import (
     wanted_tier,
 )
 from sluice.router.auto.documents import split_mode
-from sluice.router.auto.needs import CAPABILITIES, Needs, needed_capabilities, needed_tokens
+from sluice.router.auto.needs import CAPABILITIES, needs_of
 from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
@@ -103,9 +103,8 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
             model: that answered, or was asked last.
             calls: upstream calls until then.
         """
-        decision = self.decision
-        used = decision.tiers.get(model or "", decision.tier)
-        if used == decision.tier:
+        used = self.tier_of(model)
+        if used == self.decision.tier:
             return self.told
         return f"{self.told}; instead={used}; after={'failure' if calls > 1 else 'rest'}"
 
@@ -213,16 +212,14 @@ class AutoRouter:
             if standing is not None:
                 score, least = max(score, standing[0]), standing[1]
         cuts = alias.cuts(score)
-        wanted = wanted_tier(policy, cuts, alias.mode, score, conversation, least)
-        capabilities = needed_capabilities(ask.endpoint, view)
-        tokens = needed_tokens(ask.request)
-        kind = (wanted, ask.endpoint, ask.tier, capabilities, ask.caller.models)
-        decided = alias.decisions.get(kind) if tokens <= alias.room else None
+        needs = needs_of(ask.endpoint, ask.request, view, ask.tier)
+        asked = Ask(score, needs, conversation, alias.mode, least)
+        wanted = wanted_tier(policy, cuts, asked)
+        kind = (wanted, ask.endpoint, ask.tier, needs.capabilities, ask.caller.models)
+        decided = alias.decisions.get(kind) if needs.tokens <= alias.room else None
         if decided is None:
-            needs = Needs(capabilities, tokens, ask.tier)
-            asked = Ask(score, needs, conversation, alias.mode, least)
             decided = self._decide(alias, cuts, asked, ask)
-            alias.remember(kind, tokens, decided)
+            alias.remember(kind, needs.tokens, decided)
         decision, route = decided
         if policy.sticky and decision.mode == BY_SCORE:
             self._standings.put(conversation, score, decision.position, policy)
@@ -233,8 +230,8 @@ class AutoRouter:
             scored.reasons,
             scored.features,
             scorer.name,
-            capabilities,
-            tokens,
+            needs.capabilities,
+            needs.tokens,
             conversation,
             tell(decision, score, scored.reasons),
         )
