@@ -11,6 +11,7 @@ import msgspec
 
 from sluice.billing.events import RouteDecision, UsageEvent, decode_events, encode_events
 from sluice.billing.ledger import Ledger
+from sluice.billing.prices import Price
 from sluice.billing.reports import UsageReports
 from tests.billing.samples import OTHER_TEAM, TEAM, usage_event
 
@@ -34,7 +35,7 @@ def decision(**changes: Any) -> RouteDecision:
         "score": 0.75,
         "scorer": "rule",
         "strong_model": "large",
-        "strong_cost_nano_usd": 500,
+        "strong_price": Price(input=50_000_000).text,
         "threshold": 0.5,
         "reasons": ("maths=+0.21", "length=-0.05"),
         "features": b"\x00\xff" * 10,
@@ -102,7 +103,7 @@ async def test_a_decision_that_postgres_refuses_takes_its_record_with_it_and_no_
     pool: asyncpg.Pool,
 ) -> None:
     good = decided()
-    await Ledger(pool).store([decided(strong_cost_nano_usd=2**63), good])
+    await Ledger(pool).store([decided(strong_price=Price(input=2**63 * 10**6).text), good])
     assert await pool.fetchval("SELECT count(*) FROM usage_rejected") == 1
     for table in ("usage_records", "route_decisions"):
         stored = await pool.fetch(f"SELECT request_id::text FROM {table}")

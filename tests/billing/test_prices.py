@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -137,3 +138,18 @@ def test_batch_requests_cost_their_share_rounded_once() -> None:
 def test_a_batch_share_is_a_part(share: str) -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         price("3", "15", None, None, share)
+
+
+@given(
+    plain=st.tuples(*[st.integers(min_value=0, max_value=10**40)] * 4),
+    share=st.decimals(min_value=0, max_value=1, places=28),
+)
+def test_a_price_travels_as_it_is(plain: tuple[int, int, int, int], share: Decimal) -> None:
+    sent = Price(*plain, Fraction(share))
+    assert Price.of_text(sent.text) == sent
+
+
+@pytest.mark.parametrize("text", ["", "1 2 3 4 5 6", "1 2 3 4 x", "1 2 3 4 1/0", "1 2 3.5 4 1"])
+def test_what_is_no_price_is_not_read_as_one(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - which of them says it is no matter
+        Price.of_text(text)

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from sluice.billing.prices import FREE, Price
+from sluice.wire.usage import Usage
+
 STREAM = "sluice:usage"
 FIELD = b"events"
 
@@ -22,7 +25,7 @@ class RouteDecision(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         score: of the request, or the highest of its conversation.
         scorer: the name of what scored.
         strong_model: what would have answered without `auto`.
-        strong_cost_nano_usd: what the same tokens would have cost there.
+        strong_price: `Price.text` there, at that time; see `UsageEvent.strong_cost`.
         threshold: the score from which on a request is the tier's; None where it has none.
         reasons: what moved the score most.
         features: what was scored, hashed; base64 in JSON.
@@ -39,7 +42,7 @@ class RouteDecision(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     score: float
     scorer: str
     strong_model: str
-    strong_cost_nano_usd: int = 0
+    strong_price: str = FREE.text
     threshold: float | None = None
     reasons: tuple[str, ...] = ()
     features: bytes = b""
@@ -96,6 +99,21 @@ class UsageEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     estimated: bool = False
     gateway: str = ""
     decision: RouteDecision | None = None
+
+    def strong_cost(self, decision: RouteDecision) -> int:
+        """What the same tokens would have cost at the model that would have answered without
+        `auto`, in nano-USD.
+
+        Args:
+            decision: the event's.
+        """
+        usage = Usage(
+            self.input_tokens,
+            self.cached_input_tokens,
+            self.cache_write_tokens,
+            self.output_tokens,
+        )
+        return Price.of_text(decision.strong_price).cost(usage, batch=self.tier == "batch")
 
 
 _encoder = msgspec.json.Encoder()

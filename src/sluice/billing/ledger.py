@@ -361,5 +361,5 @@ def _decision_row(event: UsageEvent, decision: RouteDecision) -> tuple[Any, ...]
         decision.tokens,
         decision.conversation,
         storable(decision.strong_model),
-        decision.strong_cost_nano_usd,
+        event.strong_cost(decision),
     )

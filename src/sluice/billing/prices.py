@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 
 from sluice.wire.usage import Usage
 
@@ -26,6 +27,7 @@ class Price:
         cached_input: prompt tokens read from a cache.
         cache_write: prompt tokens written to a cache.
         batch_share: part of all these that a request of the batch tier costs.
+        text: the price as it travels: the attributes above in their order, exact however large.
     """
 
     input: int = 0
@@ -33,6 +35,11 @@ class Price:
     cached_input: int = 0
     cache_write: int = 0
     batch_share: Fraction = Fraction(1)
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        figures = self.input, self.output, self.cached_input, self.cache_write, self.batch_share
+        object.__setattr__(self, "text", " ".join(map(str, figures)))
 
     @classmethod
     def of_usd(
@@ -59,6 +66,20 @@ class Price:
             cache_write=nano_usd(_first(cache_write_per_mtok, input_per_mtok)),
             batch_share=Fraction(1) if batch_share is None else Fraction(batch_share),
         )
+
+    @classmethod
+    @lru_cache  # few prices, and many requests
+    def of_text(cls, text: str) -> Price:
+        """The price that has this `text`.
+
+        Raises:
+            ValueError: no price has it.
+        """
+        read, generated, cached, written, share = text.split()
+        try:
+            return cls(int(read), int(generated), int(cached), int(written), Fraction(share))
+        except ZeroDivisionError:
+            raise ValueError(f"{share} is no share") from None
 
     def cost(self, usage: Usage, *, batch: bool = False) -> int:
         """Nano-USD for a usage, rounded once, half up.

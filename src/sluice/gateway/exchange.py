@@ -15,7 +15,7 @@ from sluice.backends.base import Endpoint, Placed
 from sluice.gateway.auth import Principal
 from sluice.gateway.lifeline import Lifeline
 from sluice.gateway.quotas.admission import Reservation
-from sluice.router.auto.router import AutoChoice
+from sluice.router.auto.choice import AutoChoice
 from sluice.router.catalog import Deployment, Model, Tier
 from sluice.router.dispatch import StreamStart
 from sluice.wire.codec import StreamCodec

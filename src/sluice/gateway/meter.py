@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import msgspec
+from msgspec.structs import replace
 
 from sluice.billing.events import RouteDecision, UsageEvent
 from sluice.billing.prices import FREE, Price
 from sluice.gateway.exchange import Admitted, Exchange
 from sluice.gateway.output_rates import OutputRates
+from sluice.router.auto.choice import Course
 from sluice.wire.request import Request
 from sluice.wire.usage import Usage
+
+#: Courses of requests that are remembered.
+_COURSES = 1_000
 
 
 class Meter:
@@ -27,6 +31,7 @@ class Meter:
         self._prices = prices
         self._gateway = gateway
         self._rates = rates
+        self._courses: dict[Course, RouteDecision] = {}
 
     def event(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:
         """The event of an exchange that has ended."""
@@ -56,39 +61,49 @@ class Meter:
             attempt_log=", ".join(exchange.attempt_log),
             estimated=usage.estimated,
             gateway=self._gateway,
-            decision=self._decision(exchange, admitted, usage),
+            decision=self._decision(exchange),
         )
 
-    def _decision(
-        self, exchange: Exchange, admitted: Admitted, usage: Usage
-    ) -> RouteDecision | None:
+    def _decision(self, exchange: Exchange) -> RouteDecision | None:
         choice = exchange.choice
         if choice is None:
             return None
-        decision = choice.decision
-        strong = self._prices.get(decision.strong, FREE)
-        return RouteDecision(
-            alias=choice.alias,
-            mode=decision.mode,
-            tier=decision.tier,
-            model=decision.models[0].name,
-            tier_used=choice.tier_of(exchange.model_used),
+        course = choice.course
+        return replace(
+            self._courses.get(course) or self._of_course(course),
+            tier_used=course.tier_of(exchange.model_used),
             score=choice.score,
-            scorer=choice.scorer,
-            strong_model=decision.strong,
-            strong_cost_nano_usd=strong.cost(usage, batch=admitted.tier == "batch"),
-            threshold=decision.threshold,
             reasons=choice.reasons,
             features=choice.features,
-            needs=tuple(choice.capabilities),
             tokens=choice.tokens,
             conversation=choice.conversation,
         )
 
+    def _of_course(self, course: Course) -> RouteDecision:
+        """What is the same for all requests of a course, the price as well: when one changes the
+        models do, and courses are new ones then."""
+        decision = course.decision
+        if len(self._courses) >= _COURSES:
+            self._courses = {}
+        made = self._courses[course] = RouteDecision(
+            alias=course.alias,
+            mode=decision.mode,
+            tier=decision.tier,
+            model=course.first,
+            tier_used=decision.tier,
+            score=0.0,
+            scorer=course.scorer,
+            strong_model=decision.strong,
+            strong_price=self._prices.get(decision.strong, FREE).text,
+            threshold=decision.threshold,
+            needs=tuple(course.capabilities),
+        )
+        return made
+
     def lost(self, exchange: Exchange, admitted: Admitted) -> UsageEvent:
         """The event of an exchange under way, should its gateway be lost now."""
         usage = self.partial(exchange, admitted.request)
-        return msgspec.structs.replace(
+        return replace(
             self.event(exchange, admitted),
             status="error",
             error_code="gateway_lost",
@@ -98,7 +113,6 @@ class Meter:
             output_tokens=usage.output_tokens,
             cost_nano_usd=self._cost(exchange, admitted, usage),
             estimated=usage.estimated,
-            decision=self._decision(exchange, admitted, usage),
         )
 
     def _cost(self, exchange: Exchange, admitted: Admitted, usage: Usage) -> int:

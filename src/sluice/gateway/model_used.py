@@ -12,15 +12,27 @@ import msgspec
 
 _DATA = b"data: {"
 
+#: How answers end: the last byte of a member, and the object's.
+_ENDS = frozenset(b"%c}" % last for last in b'"]}0123456789el')
+
 
 def in_answer(body: bytes, model: str | None) -> bytes:
     """A JSON answer that says which model it is from; as it is where none is given."""
-    end = body.rfind(b"}") if model is not None else -1
+    if model is None:
+        return body
+    if body[-2:] in _ENDS:
+        return body[:-1] + _last_member(model)
+    end = body.rfind(b"}")
     if end < 0:
         return body
     head = body[:end]
     separator = b"" if head.rstrip().endswith(b"{") else b","
     return b"".join((head, separator, _member(model), body[end:]))
+
+
+@lru_cache
+def _last_member(model: str) -> bytes:
+    return b",%b}" % _member(model)
 
 
 def in_events(head: bytes, model: str | None) -> bytes:
@@ -36,5 +48,5 @@ def in_events(head: bytes, model: str | None) -> bytes:
 
 
 @lru_cache
-def _member(model: str | None) -> bytes:
+def _member(model: str) -> bytes:
     return b'"model_used":' + msgspec.json.encode(model)

@@ -242,7 +242,7 @@ class Pipeline:
         policy = principal.policy
         if not policy.allows_model(alias.name):
             raise GatewayError.model_forbidden(alias.name)
-        route, exchange.choice = self._auto.route(
+        exchange.choice = choice = self._auto.route(
             alias,
             received.request,
             exchange.endpoint,
@@ -251,7 +251,7 @@ class Pipeline:
             exchange.id,
             policy,
         )
-        return route
+        return choice.course.route
 
     async def _admit(
         self, exchange: Exchange, policy: Policy, route: Route, call: Call, body: bytes

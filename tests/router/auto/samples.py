@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 
+from sluice.router.auto.choice import AutoChoice, Course
 from sluice.router.auto.decision import Decision
 from sluice.router.auto.documents import AutoPolicy, RoutingDocument
 from sluice.router.auto.needs import Needs
-from sluice.router.auto.router import AutoChoice
 from sluice.router.catalog import Capability, Deployment, Model
 from sluice.router.complexity.scored import Scored
 from sluice.router.complexity.scorer import Scorer
 from sluice.router.complexity.view import RequestView, read_view
+from sluice.router.plan import Route
 from sluice.wire.objects import RawObject
 from sluice.wire.request import Request
 
@@ -49,9 +50,8 @@ def choice() -> AutoChoice:
     models = (model("small"), model("large"))
     tiers = {"small": "economy", "large": "quality"}
     decision = Decision("economy", 0, None, "score", models, tiers, "large", told)
-    return AutoChoice(
-        "auto", decision, 0.1, (), b"", "rule", CHAT.capabilities, CHAT.tokens, b"c", "economy"
-    )
+    course = Course("auto", "rule", CHAT.capabilities, decision, Route(models[0]), "small")
+    return AutoChoice(course, 0.1, (), b"", CHAT.tokens, b"c", "economy")
 
 
 def document(**more: Any) -> RoutingDocument:

@@ -11,14 +11,14 @@ import pytest
 
 from sluice.backends.base import Endpoint
 from sluice.router.auto.calibration import Calibration
+from sluice.router.auto.choice import AutoChoice
 from sluice.router.auto.documents import RoutingDocument
-from sluice.router.auto.router import AutoChoice, AutoRouter
+from sluice.router.auto.router import AutoRouter
 from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.catalog import Catalog
 from sluice.router.complexity.scorer import Scorer
-from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused
 from sluice.wire.request import Request
 from tests.router.auto.samples import model, policy
@@ -50,7 +50,7 @@ class Counting(AutoRouter):
 
     by_python = 0
 
-    def _route(self, *given: Any) -> tuple[Route, AutoChoice]:
+    def _route(self, *given: Any) -> AutoChoice:
         self.by_python += 1
         return super()._route(*given)
 
@@ -117,14 +117,17 @@ def test_requests_go_where_python_sends_them(more: dict[str, Any]) -> None:
             alias = router.find(name, f"team {number % 2}")
             assert alias is not None
             try:
-                route, choice = router.route(
+                choice = router.route(
                     alias, request, endpoint, "interactive", session, "id", caller
                 )
             except RoutingRefused as refused:
                 seen.append(str(refused))
             else:
+                course, *own = msgspec.structs.astuple(choice)
+                route = course.route
                 order = [each.name for each in (route.model, *route.general)]
-                seen.append((order, msgspec.structs.astuple(choice)))
+                said = (course.alias, course.scorer, course.capabilities, course.decision)
+                seen.append((order, course.first, said, own))
         assert seen[0] == seen[1], number
     assert plain.by_python == 3_000
     assert compiled.by_python < 1_800  # and the others by the compiled code
@@ -137,8 +140,8 @@ def test_a_score_on_the_border_is_told_as_python_tells_it() -> None:
         alias = router.find("auto", "team")
         assert alias is not None
         request = Request({"messages": text}, "auto")
-        _, choice = router.route(alias, request, Endpoint.CHAT, "interactive", None, "id", ANYBODY)
-        assert choice.told.startswith(f"{choice.decision.told[0]}{choice.score:.3f};")
+        choice = router.route(alias, request, Endpoint.CHAT, "interactive", None, "id", ANYBODY)
+        assert choice.told.startswith(f"{choice.course.decision.told[0]}{choice.score:.3f};")
 
 
 def test_requests_that_are_never_alike_are_left_to_python() -> None:

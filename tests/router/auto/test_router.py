@@ -11,8 +11,9 @@ import pytest
 
 from sluice.backends.base import Endpoint
 from sluice.router.auto.calibration import Calibration
+from sluice.router.auto.choice import AutoChoice
 from sluice.router.auto.documents import RoutingDocument
-from sluice.router.auto.router import AutoChoice, AutoRouter
+from sluice.router.auto.router import AutoRouter
 from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
@@ -66,7 +67,8 @@ class Site:
         alias = self.router.find(asked.model, "t")
         assert alias is not None
         caller = Caller(may_use)
-        return self.router.route(alias, asked, endpoint, "interactive", session, "id", caller)
+        choice = self.router.route(alias, asked, endpoint, "interactive", session, "id", caller)
+        return choice.course.route, choice
 
 
 def names(route: Route) -> list[str]:
@@ -92,11 +94,20 @@ def test_the_route_has_the_tiers_in_order_and_no_fallbacks_of_models() -> None:
 
 def test_what_is_recorded_of_a_choice() -> None:
     _, choice = Site().ask(request(HARD, tools=[{"type": "function"}]))
-    assert (choice.alias, choice.score, choice.scorer) == ("auto", 0.9, "by-length")
-    assert choice.decision.tier == "economy"  # the only one with tools
-    assert choice.capabilities == {"chat", "tools"}
+    assert (choice.course.alias, choice.score, choice.course.scorer) == ("auto", 0.9, "by-length")
+    assert choice.course.decision.tier == "economy"  # the only one with tools
+    assert choice.course.capabilities == {"chat", "tools"}
     assert choice.tokens == 60
     assert choice.features == b"features"
+
+
+def test_requests_of_a_kind_take_one_course_until_models_change() -> None:
+    site = Site()
+    first, again = (site.ask(request(HARD))[1].course for _ in range(2))
+    assert first is again
+    assert first != site.ask(request(EASY))[1].course
+    site.catalog.replace(site.catalog.models())  # as when one has another price
+    assert site.ask(request(HARD))[1].course != first
 
 
 def test_the_reason_is_one_line_of_what_led_there() -> None:
@@ -111,14 +122,16 @@ def test_the_reason_is_one_line_of_what_led_there() -> None:
 def test_a_conversation_stays_in_its_tier() -> None:
     site = Site()
     first, *later = [site.ask(request(text), session=b"s")[1] for text in (HARD, EASY, EASY)]
-    assert [each.decision.tier for each in (first, *later)] == ["quality"] * 3
+    assert [each.course.decision.tier for each in (first, *later)] == ["quality"] * 3
     assert [each.score for each in later] == [0.9, 0.9]
-    assert site.ask(request(EASY), session=b"r")[1].decision.tier == "economy"
+    assert site.ask(request(EASY), session=b"r")[1].course.decision.tier == "economy"
 
 
 def test_a_conversation_that_gets_harder_moves_up() -> None:
     site = Site()
-    tiers = [site.ask(request(text), session=b"s")[1].decision.tier for text in (EASY, HARD, EASY)]
+    tiers = [
+        site.ask(request(text), session=b"s")[1].course.decision.tier for text in (EASY, HARD, EASY)
+    ]
     assert tiers == ["economy", "quality", "quality"]
 
 
@@ -128,7 +141,7 @@ def test_a_conversation_without_a_session_is_known_by_its_beginning() -> None:
     def tier(*texts: str) -> str:
         roles = ("user", "assistant")
         messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
-        return site.ask(request("", messages=messages))[1].decision.tier
+        return site.ask(request("", messages=messages))[1].course.decision.tier
 
     assert tier(HARD) == "quality"
     assert tier(HARD, "hm", EASY) == "quality"
@@ -138,14 +151,14 @@ def test_a_conversation_without_a_session_is_known_by_its_beginning() -> None:
 def test_who_begins_alike_begins_anew() -> None:
     site = Site()
     site.table.replace({("auto", None): document(floor="quality")})
-    assert site.ask(request(EASY))[1].decision.tier == "quality"
+    assert site.ask(request(EASY))[1].course.decision.tier == "quality"
     site.table.replace({})
-    assert site.ask(request(EASY))[1].decision.tier == "economy"
+    assert site.ask(request(EASY))[1].course.decision.tier == "economy"
 
 
 def test_conversations_need_not_be_kept_together() -> None:
     site = Site(sticky=False)
-    tiers = [site.ask(request(text), session=b"s")[1].decision.tier for text in (HARD, EASY)]
+    tiers = [site.ask(request(text), session=b"s")[1].course.decision.tier for text in (HARD, EASY)]
     assert tiers == ["quality", "economy"]
 
 
@@ -153,7 +166,7 @@ def test_a_word_chooses_and_does_not_stick() -> None:
     site = Site()
     chosen = msgspec.structs.replace(request(EASY), model="auto:quality")
     assert site.ask(chosen, session=b"s")[1].reason("large", 1).startswith("quality; by=quality;")
-    assert site.ask(request(EASY), session=b"s")[1].decision.tier == "economy"
+    assert site.ask(request(EASY), session=b"s")[1].course.decision.tier == "economy"
 
 
 def test_a_key_reaches_only_its_models() -> None:
@@ -180,10 +193,10 @@ def test_what_was_decided_once_holds_only_for_requests_like_it() -> None:
 
 def test_the_threshold_follows_the_traffic() -> None:
     site = Site()
-    assert site.ask(request(HARD))[1].decision.threshold == 0.7
+    assert site.ask(request(HARD))[1].course.decision.threshold == 0.7
     for _ in range(200):
         site.ask(request("x" * 50))
-    assert site.ask(request(HARD))[1].decision.threshold == 0.5
+    assert site.ask(request(HARD))[1].course.decision.threshold == 0.5
 
 
 def test_what_no_model_can_do_is_refused_by_name() -> None:
@@ -227,7 +240,7 @@ def test_while_every_strong_deployment_rests_a_weaker_one_answers_and_says_so() 
     assert isinstance(step, Step)
     assert (step.model.name, step.number) == ("small", 1)
     assert choice.reason(step.model.name, step.number).endswith("instead=economy; after=rest")
-    assert choice.tier_of(step.model.name) == "economy"
+    assert choice.course.tier_of(step.model.name) == "economy"
 
 
 def test_while_all_rest_the_caller_hears_when_to_come_back() -> None:

@@ -19,7 +19,7 @@ from sluice.gateway.learning.labels import Labels, Signal
 from sluice.gateway.learning.side_calls import Payer
 from sluice.gateway.learning.signals import shown, truncated, wanted_schema
 from sluice.gateway.relay import Ending, WholeEnding
-from sluice.router.auto.router import AutoChoice
+from sluice.router.auto.choice import AutoChoice, Course
 from sluice.router.catalog import Model
 from sluice.router.complexity.view import read_view
 from sluice.router.policy import takes_part
@@ -82,8 +82,11 @@ class AnswerObserver:
     def listen(self, exchange: Exchange, call: Call) -> None:
         """Before the answer: keep what is streamed, where it is going to be looked at."""
         choice = exchange.choice
-        if choice is not None and (
-            self._takes_part(choice, exchange) or wanted_schema(call.request) is not None
+        if choice is None:
+            return
+        is_json = "json_schema" in choice.course.capabilities
+        if (is_json and wanted_schema(call.request) is not None) or (
+            self._sampling is not None and self._takes_part(choice, exchange)
         ):
             exchange.heard = []
 
@@ -113,7 +116,7 @@ class AnswerObserver:
     def _takes_part(self, choice: AutoChoice, exchange: Exchange) -> bool:
         sampling = self._sampling
         return sampling is not None and takes_part(
-            f"comparison {choice.alias}", exchange.id, sampling.share
+            f"comparison {choice.course.alias}", exchange.id, sampling.share
         )
 
     async def _look(
@@ -154,8 +157,9 @@ class AnswerObserver:
         if sampling is None or text is None or not self._takes_part(choice, exchange):
             return None
         policy = principal.policy
-        strong = choice.tier_of(exchange.model_used) == choice.tier_of(choice.decision.strong)
-        other = _other(choice, strong)
+        course = choice.course
+        strong = course.tier_of(exchange.model_used) == course.tier_of(course.decision.strong)
+        other = _other(course, strong)
         payer = sampling.payer(principal)
         if other is None or payer is None or not policy.allows_model(sampling.judge):
             return None
@@ -166,11 +170,11 @@ class AnswerObserver:
         return Sampled(Answered(call, principal.team_id, text, strong, other, prompt), payer)
 
 
-def _other(choice: AutoChoice, strong: bool) -> Model | None:
+def _other(course: Course, strong: bool) -> Model | None:
     """A model of the tier that did not answer: the strong one, or one of the weakest that there
-    is. The caller may use each of a choice's models."""
-    models = choice.decision.models
+    is. The caller may use each of a course's models."""
+    models, strongest = course.decision.models, course.decision.strong
     if not strong:
-        return next((each for each in models if each.name == choice.decision.strong), None)
+        return next((each for each in models if each.name == strongest), None)
     last = models[-1]
-    return None if choice.tier_of(last.name) == choice.tier_of(choice.decision.strong) else last
+    return None if course.tier_of(last.name) == course.tier_of(strongest) else last

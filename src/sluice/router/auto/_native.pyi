@@ -4,11 +4,10 @@ from typing import Any
 from sluice.backends.base import Endpoint
 from sluice.router.auto.alias import Alias
 from sluice.router.auto.calibration import Cut
-from sluice.router.auto.router import AutoChoice
+from sluice.router.auto.choice import AutoChoice
 from sluice.router.auto.standings import Standings
 from sluice.router.catalog import Tier
 from sluice.router.complexity._native import Compiled
-from sluice.router.plan import Route
 from sluice.wire.request import Request
 
 class Choosing:
@@ -29,4 +28,4 @@ class Choosing:
         tier: Tier,
         session: bytes | None,
         rights: Hashable,
-    ) -> tuple[Route, AutoChoice] | None: ...
+    ) -> AutoChoice | None: ...

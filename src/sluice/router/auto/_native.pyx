@@ -155,7 +155,8 @@ cdef class Known:
 
     cdef object endpoint, tier, rights
     cdef int wanted, needs
-    cdef object decision, route, capabilities
+    cdef object course, position
+    cdef str before, after  # the score, in what is told
 
 
 @cython.final
@@ -164,8 +165,7 @@ cdef class Choosing:
 
     cdef Compiled scorer
     cdef object standings, clock, policy, make
-    cdef str alias, scorer_name
-    cdef dict decisions, capabilities
+    cdef dict courses, capabilities
     cdef list known
     cdef Py_ssize_t room, half
     cdef int lowest, highest, fixed
@@ -186,10 +186,9 @@ cdef class Choosing:
         """
         cdef bytes begun = alias.conversations.begun
         policy = alias.policy
-        self.scorer, self.scorer_name, self.alias = scorer, alias.scorer.name, alias.name
-        self.standings, self.policy = standings, policy
+        self.scorer, self.standings, self.policy = scorer, standings, policy
         self.clock, self.half = standings.clock, standings.half
-        self.decisions, self.capabilities, self.make = alias.decisions, capabilities, make
+        self.courses, self.capabilities, self.make = alias.courses, capabilities, make
         self.room, self.lowest, self.highest = alias.room, policy.lowest, policy.highest
         self.sticky = policy.sticky
         self.fixed = {"economy": self.lowest, "quality": self.highest}.get(alias.mode, -1)
@@ -205,7 +204,7 @@ cdef class Choosing:
             left: how many scores may be taken in until the next look at the window.
         """
         self.count, self.left, self.taken = len(cuts), left, 0
-        if not self.decisions:  # they were forgotten
+        if not self.courses:  # they were forgotten
             self.known.clear()
         for place, cut in enumerate(cuts):
             self.borders[place].score = cut.score
@@ -243,19 +242,17 @@ cdef class Choosing:
             return None
         self.scores[self.taken] = score
         self.taken += 1
+        decided_on = score
         if self.sticky and self.fixed < 0:
-            self._put(conversation, score, known.decision.position)
-        return known.route, self.make(
-            self.alias,
-            known.decision,
-            score,
+            self._put(conversation, decided_on, known.position)
+        return self.make(
+            known.course,
+            decided_on,
             reading.reasons,
             reading.features,
-            self.scorer_name,
-            known.capabilities,
             tokens,
             conversation,
-            _told(known.decision, score, reading.reasons),
+            _told(known, score, reading.reasons),
         )
 
     cdef Known _known(self, int wanted, endpoint, tier, rights, const Facts* facts):
@@ -272,13 +269,14 @@ cdef class Choosing:
             ):
                 return known
         capabilities = self.capabilities[endpoint, facts.tools, facts.images, facts.schema]
-        decided = self.decisions.get((wanted, endpoint, tier, capabilities, rights))
-        if decided is None:
+        course = self.courses.get((wanted, endpoint, tier, capabilities, rights))
+        if course is None:
             return None
         known = Known.__new__(Known)
         known.wanted, known.needs, known.endpoint, known.tier = wanted, needs, endpoint, tier
-        known.rights, known.capabilities = rights, capabilities
-        known.decision, known.route = decided
+        known.rights, known.course, known.position = rights, course, course.decision.position
+        known.before, after = course.decision.told
+        known.after = after + '; because="'
         if len(self.known) >= MOST_KNOWN:
             self.known.clear()
         self.known.append(known)
@@ -294,7 +292,7 @@ cdef class Choosing:
             return self.room + 1
         return (prompt + 3) // 4 + <Py_ssize_t>most
 
-    cdef int _put(self, bytes conversation, double score, position) except -1:
+    cdef int _put(self, bytes conversation, score, position) except -1:
         """See `Standings.put`."""
         cdef dict young = self.standings.young
         young[conversation] = (score, position, self.policy, self.clock())
@@ -319,35 +317,27 @@ cdef class Choosing:
         return min(max(reached, self.lowest), self.highest)
 
 
-cdef struct Line:
-    # A line of text under way.
-    char text[LINE]
-    Py_ssize_t size
-
-
-cdef str _told(decision, double score, tuple reasons):
+cdef str _told(Known known, double score, tuple reasons):
     """See `decision.tell`."""
     cdef Line line
     cdef double thousandths = 1000 * score + 0.5
-    cdef int rounded = <int>thousandths, digit
+    cdef int rounded = <int>thousandths
     cdef str said
-    before, after = decision.told
     line.size = 0
-    _add(&line, before)
+    _add(&line, known.before)
     line.text[line.size] = c"0" + rounded // 1000
     line.text[line.size + 1] = c"."
     line.text[line.size + 2] = c"0" + rounded // 100 % 10
     line.text[line.size + 3] = c"0" + rounded // 10 % 10
     line.text[line.size + 4] = c"0" + rounded % 10
     line.size += 5
-    _add(&line, after)
-    _add(&line, '; because="')
+    _add(&line, known.after)
     for place, said in enumerate(reasons):
         if place:
             _add(&line, " ")
         _add(&line, said)
     if line.size >= LINE - 1 or not reasons or not ALMOST < thousandths - rounded < 1 - ALMOST:
-        return _tell(decision, score, reasons)  # too long, bare, or hard to round
+        return _tell(known.course.decision, score, reasons)  # too long, bare, or hard to round
     line.text[line.size] = c'"'
     return PyUnicode_DecodeASCII(line.text, line.size + 1, NULL)
 

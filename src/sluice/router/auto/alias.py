@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 
 from sluice.backends.base import Endpoint
 from sluice.router.auto.calibration import Cut, Window
-from sluice.router.auto.decision import Decision
+from sluice.router.auto.choice import Course
 from sluice.router.auto.documents import AutoPolicy
 from sluice.router.auto.standings import Conversations
 from sluice.router.catalog import Capability, Model, Tier
 from sluice.router.complexity.scorer import Scorer
-from sluice.router.plan import Route
 
 if TYPE_CHECKING:
     from sluice.router.auto._native import Choosing
 
-#: Decisions that are remembered of an alias.
-_DECISIONS = 1_000
+#: Courses that are remembered of an alias.
+_COURSES = 1_000
 
 #: What decides which models may serve a request: the tier it is to have, its operation, its own
 #: tier, what its model must be able to do, and what stands for what the caller may use.
@@ -42,7 +41,7 @@ class Alias:
         conversations: the team's.
         alike: whether no tier has a second model.
         room: tokens for which every model has room.
-        decisions: what was decided, by kind, for requests that every model has room for.
+        courses: what was decided, by kind, for requests that every model has room for.
         choosing: routes those that are like earlier ones; None where none are, or where it could
             not be compiled.
     """
@@ -70,7 +69,7 @@ class Alias:
         self.conversations = Conversations(team, name)
         models = [model for each in policy.models() if (model := find(each)) is not None]
         self.room = min((model.context_length for model in models), default=0)
-        self.decisions: dict[Kind, tuple[Decision, Route]] = {}
+        self.courses: dict[Kind, Course] = {}
         self.choosing: Choosing | None = None
         self.alike = all(len(tier.models) == 1 for tier in policy.tiers) and not any(
             model.canary for model in models
@@ -83,7 +82,7 @@ class Alias:
         cuts = self.window.cuts(self.policy, self.scorer.quantiles, score)
         if cuts is not self._cuts:  # thresholds are a part of what was decided
             self._cuts = cuts
-            self.decisions.clear()
+            self.courses.clear()
         if self.choosing is not None:
             self.choosing.follow(cuts, self.window.left)
         return cuts
@@ -93,13 +92,13 @@ class Alias:
         if self.choosing is not None:
             self.window.take(self.choosing.take())
 
-    def remember(self, kind: Kind, tokens: int, decided: tuple[Decision, Route]) -> None:
+    def remember(self, kind: Kind, tokens: int, course: Course) -> None:
         """Remember what was decided, if it holds for all requests of a kind.
 
         Args:
             kind: of the request.
             tokens: that it needs.
-            decided: the models in order, and the route over them.
+            course: on it.
         """
-        if self.alike and tokens <= self.room and len(self.decisions) < _DECISIONS:
-            self.decisions[kind] = decided
+        if self.alike and tokens <= self.room and len(self.courses) < _COURSES:
+            self.courses[kind] = course

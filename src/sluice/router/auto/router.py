@@ -10,6 +10,7 @@ import msgspec
 from sluice.backends.base import Endpoint
 from sluice.router.auto.alias import Alias
 from sluice.router.auto.calibration import Calibration, Cut
+from sluice.router.auto.choice import AutoChoice, Course
 from sluice.router.auto.decision import (
     BY_SCORE,
     Ask,
@@ -24,7 +25,7 @@ from sluice.router.auto.needs import CAPABILITIES, needs_of
 from sluice.router.auto.scorers import Scorers
 from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
-from sluice.router.catalog import Capability, Catalog, Model, Tier
+from sluice.router.catalog import Catalog, Model, Tier
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused, conversation_of
 from sluice.wire.request import Request
@@ -63,50 +64,6 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
     session: bytes | None
     id: str
     caller: Caller
-
-
-class AutoChoice(msgspec.Struct, frozen=True, gc=False):
-    """Why a request goes where it goes.
-
-    Attributes:
-        alias: that was asked for, without the word after it.
-        decision: what was decided.
-        score: that was decided on: the request's, or the highest of its conversation.
-        reasons: what moved the request's own score most.
-        features: what was scored, hashed.
-        scorer: the name of what scored.
-        capabilities: that its model must have.
-        tokens: that its model's context must hold, estimated.
-        conversation: what stands for its conversation.
-        told: what led to the tier decided on, for `x-route-reason`.
-    """
-
-    alias: str
-    decision: Decision
-    score: float
-    reasons: tuple[str, ...]
-    features: bytes
-    scorer: str
-    capabilities: frozenset[Capability]
-    tokens: int
-    conversation: bytes
-    told: str
-
-    def tier_of(self, model: str | None) -> str:
-        """The tier of the model that answered; of one that is in none, the tier decided on."""
-        return self.decision.tiers.get(model or "", self.decision.tier)
-
-    def reason(self, model: str | None, calls: int) -> str:
-        """For `x-route-reason`: the tier, then what led to it.
-
-        Args:
-            model: that answered, or was asked last.
-            calls: upstream calls until then.
-        """
-        used = self.tier_of(model)
-        if used == self.decision.tier:
-            return self.told
-        return f"{self.told}; instead={used}; after={'failure' if calls > 1 else 'rest'}"
 
 
 class AutoRouter:
@@ -179,8 +136,8 @@ class AutoRouter:
         session: bytes | None,
         id: str,
         caller: Caller,
-    ) -> tuple[Route, AutoChoice]:
-        """Where a request for an alias goes.
+    ) -> AutoChoice:
+        """Where a request for an alias goes, and why.
 
         Args:
             alias: of `find`, for the request's team.
@@ -200,7 +157,7 @@ class AutoRouter:
                 return known
         return self._route(alias, AutoAsk(request, endpoint, tier, session, id, caller))
 
-    def _route(self, alias: Alias, ask: AutoAsk) -> tuple[Route, AutoChoice]:
+    def _route(self, alias: Alias, ask: AutoAsk) -> AutoChoice:
         """The same, of a request that may be like none before it."""
         policy, scorer = alias.policy, alias.scorer
         view, scored = scorer.read(ask.request.members)
@@ -216,30 +173,24 @@ class AutoRouter:
         asked = Ask(score, needs, conversation, alias.mode, least)
         wanted = wanted_tier(policy, cuts, asked)
         kind = (wanted, ask.endpoint, ask.tier, needs.capabilities, ask.caller.models)
-        decided = alias.decisions.get(kind) if needs.tokens <= alias.room else None
-        if decided is None:
-            decided = self._decide(alias, cuts, asked, ask)
-            alias.remember(kind, needs.tokens, decided)
-        decision, route = decided
+        course = alias.courses.get(kind) if needs.tokens <= alias.room else None
+        if course is None:
+            course = self._decide(alias, cuts, asked, ask)
+            alias.remember(kind, needs.tokens, course)
+        decision = course.decision
         if policy.sticky and decision.mode == BY_SCORE:
             self._standings.put(conversation, score, decision.position, policy)
-        choice = AutoChoice(
-            alias.name,
-            decision,
+        return AutoChoice(
+            course,
             score,
             scored.reasons,
             scored.features,
-            scorer.name,
-            needs.capabilities,
             needs.tokens,
             conversation,
             tell(decision, score, scored.reasons),
         )
-        return route, choice
 
-    def _decide(
-        self, alias: Alias, cuts: Sequence[Cut], asked: Ask, ask: AutoAsk
-    ) -> tuple[Decision, Route]:
+    def _decide(self, alias: Alias, cuts: Sequence[Cut], asked: Ask, ask: AutoAsk) -> Course:
         """The models in order, and the route over them."""
 
         def find(name: str) -> Model | None:
@@ -251,7 +202,14 @@ class AutoRouter:
             raise RoutingRefused(
                 f"No model of `{alias.name}` {error.what}", error.param, "unsupported_model"
             ) from None
-        return decision, self._joined(decision, alias.team, ask)
+        return Course(
+            alias.name,
+            alias.scorer.name,
+            asked.needs.capabilities,
+            decision,
+            self._joined(decision, alias.team, ask),
+            decision.models[0].name,
+        )
 
     def _joined(self, decision: Decision, team: str, ask: AutoAsk) -> Route:
         """The route over a decision's models: the same one until something changes."""
