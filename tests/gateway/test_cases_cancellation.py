@@ -31,19 +31,37 @@ def open_request(gateway: Gateway, operation: str, request: dict[str, Any]) -> s
     return connection
 
 
-def last_record(gateway: Gateway, model: str, marker_time: float) -> dict[str, Any]:
-    """The one record of a model that is newer than a moment."""
+class Abandoned:
+    """Finds the record of a request that its client is going to leave, whose id it never learns.
 
-    def newest() -> dict[str, Any] | None:
-        rows = gateway.api("GET", "/v1/usage/records?limit=50")["data"]
-        found = [r for r in rows if r["model"] == model and r["status"] == "cancelled"]
-        return found[0] if found and _seconds(found[0]["time"]) >= marker_time else None
+    It is one that was not there before. Its time alone would not tell: gateways go by Redis's
+    clock, which they know as well as an answer of Redis is quick.
+    """
 
-    return eventually(newest)
+    def __init__(self, gateway: Gateway, model: str) -> None:
+        """Before the request is sent."""
+        self._gateway = gateway
+        self._model = model
+        self._since = time.time() - 1
+        self._known = {row["request_id"] for row in self._rows()}
 
+    def record(self) -> dict[str, Any]:
+        """The record, once it is there."""
 
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+        def found() -> dict[str, Any] | None:
+            new = (row for row in self._rows() if row["request_id"] not in self._known)
+            return next(new, None)
+
+        return eventually(found)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows = self._gateway.api("GET", "/v1/usage/records?limit=50")["data"]
+        return [
+            row
+            for row in rows
+            if (row["model"], row["status"]) == (self._model, "cancelled")
+            and datetime.fromisoformat(row["time"]).timestamp() >= self._since
+        ]
 
 
 @pytest.mark.parametrize("model", KINDS)
@@ -70,7 +88,7 @@ def test_case_83_a_client_that_leaves_stops_the_upstream_and_is_billed(
         call.wait_for_client_to_leave(10)
 
     upstream.on(marker, script)
-    before = time.time()
+    abandoned = Abandoned(gateway, model)
     with open_request(gateway, operation, body(operation, model, marker, stream)) as connection:
         call = upstream.call_with(marker)
         if moment == "mid-stream":
@@ -81,7 +99,7 @@ def test_case_83_a_client_that_leaves_stops_the_upstream_and_is_billed(
     eventually(lambda: call.closed_by_client_at, 5)
     assert call.closed_by_client_at is not None
     assert call.closed_by_client_at - left < 1.0
-    record = last_record(gateway, model, before)
+    record = abandoned.record()
     assert record["error_code"] == "client_closed_request"
     assert record["estimated"] is True
     assert record["input_tokens"] > 0
@@ -95,12 +113,12 @@ def test_a_whole_answer_that_is_abandoned_is_billed_by_the_usual_rate(
     gateway: Gateway, http: httpx.Client
 ) -> None:
     post(http, "chat", "slow", "teach the rate")
-    before = time.time()
+    abandoned = Abandoned(gateway, "slow")
     with open_request(gateway, "chat", body("chat", "slow", "x", max_tokens=20)):
         eventually(lambda: gateway.metric("gw_in_flight", model="slow") == 1)
         started = time.monotonic()
         eventually(lambda: time.monotonic() - started > 0.5)
-    record = last_record(gateway, "slow", before)
+    record = abandoned.record()
     assert 0 < record["output_tokens"] <= 20
 
 
@@ -117,7 +135,7 @@ def test_vllm_streams_that_are_abandoned_are_billed_exactly(
         call.wait_for_client_to_leave(10)
 
     upstream.on("billed-exactly", script)
-    before = time.time()
+    abandoned = Abandoned(gateway, "vllm-alias")
     with open_request(
         gateway, "chat", body("chat", "vllm-alias", "billed-exactly", True)
     ) as connection:
@@ -125,7 +143,7 @@ def test_vllm_streams_that_are_abandoned_are_billed_exactly(
         while b"several" not in seen:
             seen += connection.recv(65536)
         assert b'"usage"' not in seen
-    record = last_record(gateway, "vllm-alias", before)
+    record = abandoned.record()
     assert (record["input_tokens"], record["output_tokens"]) == (123, 5)
     assert record["estimated"] is False
 

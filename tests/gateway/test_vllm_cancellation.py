@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engines.vllm_engine import VllmEngine
-from tests.gateway.test_cases_cancellation import last_record, open_request
+from tests.gateway.test_cases_cancellation import Abandoned, open_request
 from tests.harness.fixtures import StartGateway, model
 from tests.harness.gateway import Gateway
 from tests.harness.polling import eventually
@@ -44,7 +44,7 @@ def test_the_engine_stops_within_a_second_and_the_row_says_cancelled(
 ) -> None:
     eventually(lambda: vllm_engine.running() == 0)
     generated_before = vllm_engine.generated_tokens()
-    began = time.time()
+    abandoned = Abandoned(pool_gateway, "llama")
     with open_request(pool_gateway, operation, request(operation, moment != "whole")) as client:
         # one that leaves before its request went on is not charged, and has no record
         eventually(lambda: pool_gateway.metric("gw_in_flight", model="llama") == 1, interval=0.005)
@@ -55,7 +55,7 @@ def test_the_engine_stops_within_a_second_and_the_row_says_cancelled(
             while seen.count(b"data: ") < 5:
                 seen += client.recv(65536)
     left = time.monotonic()
-    record = last_record(pool_gateway, "llama", began)
+    record = abandoned.record()
     eventually(lambda: vllm_engine.running() == 0, 5, interval=0.01)
     assert time.monotonic() - left < 1.5
     stopped_at = vllm_engine.generated_tokens()
