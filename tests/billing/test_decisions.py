@@ -61,6 +61,14 @@ def test_an_event_of_a_release_without_decisions_is_read() -> None:
     assert decode_events(msgspec.json.encode([old]))[0].decision is None
 
 
+async def test_what_an_earlier_gateway_reckoned_is_taken_from_it(pool: asyncpg.Pool) -> None:
+    of_earlier = decided(strong_price="", strong_cost_nano_usd=500)
+    assert b"strong_price" not in encode_events([of_earlier])
+    await Ledger(pool).store([of_earlier, decided()])
+    costs = await pool.fetch("SELECT strong_cost_nano_usd FROM route_decisions")
+    assert [row[0] for row in costs] == [500, 500]
+
+
 async def test_a_decision_is_stored_with_its_record(pool: asyncpg.Pool) -> None:
     event = decided()
     await Ledger(pool).store([usage_event(), event])

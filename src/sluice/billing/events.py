@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sluice.billing.prices import FREE, Price
+from sluice.billing.prices import Price
 from sluice.wire.usage import Usage
 
 STREAM = "sluice:usage"
@@ -26,6 +26,7 @@ class RouteDecision(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         scorer: the name of what scored.
         strong_model: what would have answered without `auto`.
         strong_price: `Price.text` there, at that time; see `UsageEvent.strong_cost`.
+        strong_cost_nano_usd: what that makes, of gateways that did not yet tell the price.
         threshold: the score from which on a request is the tier's; None where it has none.
         reasons: what moved the score most.
         features: what was scored, hashed; base64 in JSON.
@@ -42,7 +43,8 @@ class RouteDecision(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     score: float
     scorer: str
     strong_model: str
-    strong_price: str = FREE.text
+    strong_price: str = ""
+    strong_cost_nano_usd: int = 0
     threshold: float | None = None
     reasons: tuple[str, ...] = ()
     features: bytes = b""
@@ -106,7 +108,12 @@ class UsageEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
         Args:
             decision: the event's.
+
+        Raises:
+            ValueError: the price is none.
         """
+        if not decision.strong_price:
+            return decision.strong_cost_nano_usd
         usage = Usage(
             self.input_tokens,
             self.cached_input_tokens,
