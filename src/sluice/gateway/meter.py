@@ -89,7 +89,7 @@ class Meter:
             alias=course.alias,
             mode=decision.mode,
             tier=decision.tier,
-            model=course.first,
+            model=decision.models[0].name,
             tier_used=decision.tier,
             score=0.0,
             scorer=course.scorer,

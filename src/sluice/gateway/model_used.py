@@ -21,18 +21,13 @@ def in_answer(body: bytes, model: str | None) -> bytes:
     if model is None:
         return body
     if body[-2:] in _ENDS:
-        return body[:-1] + _last_member(model)
+        return b"".join((body[:-1], b",", _member(model), b"}"))
     end = body.rfind(b"}")
     if end < 0:
         return body
     head = body[:end]
     separator = b"" if head.rstrip().endswith(b"{") else b","
     return b"".join((head, separator, _member(model), body[end:]))
-
-
-@lru_cache
-def _last_member(model: str) -> bytes:
-    return b",%b}" % _member(model)
 
 
 def in_events(head: bytes, model: str | None) -> bytes:

@@ -50,7 +50,7 @@ def choice() -> AutoChoice:
     models = (model("small"), model("large"))
     tiers = {"small": "economy", "large": "quality"}
     decision = Decision("economy", 0, None, "score", models, tiers, "large", told)
-    course = Course("auto", "rule", CHAT.capabilities, decision, Route(models[0]), "small")
+    course = Course("auto", "rule", CHAT.capabilities, decision, Route(models[0]))
     return AutoChoice(course, 0.1, (), b"", CHAT.tokens, b"c", "economy")
 
 

@@ -12,6 +12,7 @@ import pytest
 from sluice.backends.base import Endpoint
 from sluice.router.auto.calibration import Calibration
 from sluice.router.auto.choice import AutoChoice
+from sluice.router.auto.decision import tell
 from sluice.router.auto.documents import RoutingDocument
 from sluice.router.auto.router import AutoRouter
 from sluice.router.auto.scorers import Scorers
@@ -127,7 +128,7 @@ def test_requests_go_where_python_sends_them(more: dict[str, Any]) -> None:
                 route = course.route
                 order = [each.name for each in (route.model, *route.general)]
                 said = (course.alias, course.scorer, course.capabilities, course.decision)
-                seen.append((order, course.first, said, own))
+                seen.append((order, said, own))
         assert seen[0] == seen[1], number
     assert plain.by_python == 3_000
     assert compiled.by_python < 1_800  # and the others by the compiled code
@@ -142,6 +143,22 @@ def test_a_score_on_the_border_is_told_as_python_tells_it() -> None:
         request = Request({"messages": text}, "auto")
         choice = router.route(alias, request, Endpoint.CHAT, "interactive", None, "id", ANYBODY)
         assert choice.told.startswith(f"{choice.course.decision.told[0]}{choice.score:.3f};")
+
+
+@pytest.mark.parametrize("name", ["x" * length for length in range(100, 300, 3)] + ["naïve"])
+def test_a_line_that_has_no_room_is_told_by_python(name: str) -> None:
+    router = site(compiled=True)
+    alias = router.find("auto", "team")
+    assert alias is not None
+    cheap, *others = alias.policy.tiers  # documents allow no such name
+    tiers = (msgspec.structs.replace(cheap, name=name), *others)
+    alias.policy = msgspec.structs.replace(alias.policy, tiers=tiers)
+    text = msgspec.Raw(msgspec.json.encode([{"role": "user", "content": "prove why"}]))
+    request = Request({"messages": text}, "auto")
+    for _ in range(2):  # by Python, then by the compiled code
+        choice = router.route(alias, request, Endpoint.CHAT, "interactive", None, "id", ANYBODY)
+        assert choice.told == tell(choice.course.decision, choice.score, choice.reasons)
+    assert router.by_python == 1
 
 
 def test_requests_that_are_never_alike_are_left_to_python() -> None:

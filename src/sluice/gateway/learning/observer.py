@@ -85,8 +85,8 @@ class AnswerObserver:
         if choice is None:
             return
         is_json = "json_schema" in choice.course.capabilities
-        if (is_json and wanted_schema(call.request) is not None) or (
-            self._sampling is not None and self._takes_part(choice, exchange)
+        if self._takes_part(choice, exchange) or (
+            is_json and wanted_schema(call.request) is not None
         ):
             exchange.heard = []
 

@@ -336,7 +336,7 @@ cdef str _told(Known known, double score, tuple reasons):
         if place:
             _add(&line, " ")
         _add(&line, said)
-    if line.size >= LINE - 1 or not reasons or not ALMOST < thousandths - rounded < 1 - ALMOST:
+    if line.size > LINE - 8 or not reasons or not ALMOST < thousandths - rounded < 1 - ALMOST:
         return _tell(known.course.decision, score, reasons)  # too long, bare, or hard to round
     line.text[line.size] = c'"'
     return PyUnicode_DecodeASCII(line.text, line.size + 1, NULL)

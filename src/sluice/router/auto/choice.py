@@ -18,7 +18,6 @@ class Course(msgspec.Struct, frozen=True, eq=False, gc=False):
         capabilities: that a model must have.
         decision: what was decided.
         route: over the models of the decision.
-        first: the name of the model that is asked first.
     """
 
     alias: str
@@ -26,7 +25,6 @@ class Course(msgspec.Struct, frozen=True, eq=False, gc=False):
     capabilities: frozenset[Capability]
     decision: Decision
     route: Route
-    first: str
 
     def tier_of(self, model: str | None) -> str:
         """The tier of the model that answered; of one that is in none, the tier decided on."""
@@ -61,8 +59,6 @@ class AutoChoice(msgspec.Struct, frozen=True, gc=False):
             model: that answered, or was asked last.
             calls: upstream calls until then.
         """
-        if model == self.course.first:  # as nearly always
-            return self.told
         used = self.course.tier_of(model)
         if used == self.course.decision.tier:
             return self.told

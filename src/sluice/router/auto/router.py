@@ -208,7 +208,6 @@ class AutoRouter:
             asked.needs.capabilities,
             decision,
             self._joined(decision, alias.team, ask),
-            decision.models[0].name,
         )
 
     def _joined(self, decision: Decision, team: str, ask: AutoAsk) -> Route:
