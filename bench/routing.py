@@ -47,7 +47,7 @@ _TUNED = ("mmlupro_llama31", "llmrouter_ulab")
 _FEW = 350
 #: Times that each prompt is scored.
 _ROUNDS = 10
-#: Characters. Of the last two only the end is read, so that the third costs the most.
+#: Characters. Of the last two the ends are read only.
 _SIZES = (1_000, 20_000, 45_000, 200_000, 2_000_000)
 
 
@@ -234,6 +234,11 @@ def cost(bench: Bench, evaluate: ModuleType) -> Iterator[str]:
     yield _timed("of the sources", scorer, prompts[:2000])
     for size in _SIZES:
         yield _timed(f"{size:,} characters", scorer, _long(prompts, size, 50))
+    # Within JSON they are escaped, and strings are read from quote to quote.
+    quoted = [prompt.replace(" ", '" ') for prompt in prompts]
+    for size in _SIZES:
+        name = f"{size:,} characters, a quote behind each word"
+        yield _timed(name, scorer, _long(quoted, size, 50))
 
 
 def _long(prompts: Sequence[str], size: int, count: int) -> list[str]:

@@ -88,8 +88,8 @@ def test_signals_do_not_say_how_good_an_answer_was() -> None:
     assert labelled(CUT_OFF).given() is None
 
 
-def features(text: str, turns: int = 1) -> bytes:
-    return extract(RequestView(text, len(text), turns=turns))
+def features(text: str, turns: int = 1, length: int | None = None, tools: bool = False) -> bytes:
+    return extract(RequestView(text, length or len(text), turns=turns, tools=tools))
 
 
 QUESTION = "How do I sort a list of names in Python by the last one?"
@@ -101,6 +101,9 @@ QUESTION = "How do I sort a list of names in Python by the last one?"
         (features(QUESTION, turns=2), True),
         (features("No. " + QUESTION), True),
         (features(QUESTION), False),  # a retry
+        (features(QUESTION, length=9_000), False),  # an agent goes on
+        (features(QUESTION, length=9_000, turns=2, tools=True), False),
+        (features("No. " + QUESTION, turns=2, tools=True), True),
         (features("Thanks! And now the same for a dictionary, please."), False),
         (features(""), False),
     ],

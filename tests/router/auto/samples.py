@@ -77,6 +77,7 @@ class ByLength(Scorer):
 
 
 def request(text: str, **members: Any) -> Request:
-    body = {"messages": [{"role": "user", "content": text}], **members}
+    said = {} if "input" in members else {"messages": [{"role": "user", "content": text}]}
+    body = {**said, **members}
     raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
     return Request(raw, model=members.get("model", "auto"), max_tokens=10, prompt_characters=200)

@@ -72,11 +72,15 @@ def asked(draw: random.Random) -> Iterator[tuple[str, Request, Endpoint, bytes |
     conversations: list[list[dict[str, Any]]] = []
     while True:
         said = " ".join(draw.choices(WORDS, k=draw.choice((1, 3, 10, 40, 200))))
+        if draw.random() < 0.02:
+            said *= draw.choice((100, 300))
         picture = [{"type": "text", "text": said}, PICTURE]
         turn = {"role": "user", "content": picture if draw.random() < 0.05 else said}
         if conversations and draw.random() < 0.4:
             messages = draw.choice(conversations)
-            messages += [{"role": "assistant", "content": "ok"}, turn]
+            answer = {"role": "assistant", "content": "ok"}
+            result = {"role": "tool", "content": said}
+            messages += [answer, draw.choice((turn, turn, result))]
         else:
             system = [{"role": "system", "content": "Be short."}] if draw.random() < 0.3 else []
             messages = [*system, turn]

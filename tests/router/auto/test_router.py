@@ -19,6 +19,9 @@ from sluice.router.auto.standings import Standings
 from sluice.router.auto.table import RoutingTable
 from sluice.router.breakers import Rest
 from sluice.router.catalog import Catalog, Trial
+from sluice.router.complexity.scored import Scored
+from sluice.router.complexity.scorer import Scorer
+from sluice.router.complexity.view import RequestView
 from sluice.router.plan import AllResting, Fallbacks, Plan, Route, Step
 from sluice.router.policy import Router, RoutingRefused
 from sluice.wire.request import Request
@@ -39,15 +42,26 @@ class Caller:
         return self.allows_model
 
 
+class ByEase(ByLength):
+    """Scores the first request high, and each later one lower."""
+
+    def __init__(self) -> None:
+        self.score_of_next = 1.0
+
+    def score(self, view: RequestView) -> Scored:
+        self.score_of_next /= 2
+        return Scored(2 * self.score_of_next, (), b"features")
+
+
 class Site:
     """An auto router over two models."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, scorer: Scorer | None = None, **more: Any) -> None:
         self.catalog = Catalog([SMALL, LARGE, model("other")], created=5)
         self.table = RoutingTable({"auto": document(**more)})
         fallbacks = {"large": Fallbacks(("other",), content_policy=("small", "other"))}
         scorers = Scorers()
-        scorers.replace({"auto": ByLength()})
+        scorers.replace({"auto": scorer or ByLength()})
         self.router = AutoRouter(
             self.catalog,
             self.table,
@@ -146,6 +160,23 @@ def test_a_conversation_without_a_session_is_known_by_its_beginning() -> None:
     assert tier(HARD) == "quality"
     assert tier(HARD, "hm", EASY) == "quality"
     assert tier("other", "hm", EASY) == "economy"
+
+
+@pytest.mark.parametrize(("size", "found"), [(10, 200_000), (60_000, 30_000), (200_000, 8_000)])
+@pytest.mark.parametrize("name", ["messages", "input"])
+def test_an_agent_that_was_asked_once_stays_in_its_tier(name: str, size: int, found: int) -> None:
+    """Results of tools follow, and no word of the user."""
+    site = Site(scorer=ByEase())
+    task = {"role": "user", "content": "Mend it. " + "x" * size}
+    called = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "look"}}]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "y" * found}
+    loop: list[Any] = [task]
+    tiers = []
+    for _ in range(3):
+        tiers.append(site.ask(request("", **{name: loop}))[1].course.decision.tier)
+        loop = [*loop, called, result]
+    assert tiers == ["quality"] * 3
+    assert site.ask(request("", **{name: loop[1:]}))[1].course.decision.tier == "economy"
 
 
 def test_who_begins_alike_begins_anew() -> None:

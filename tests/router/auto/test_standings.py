@@ -33,10 +33,18 @@ def test_a_conversation_is_known_by_how_it_began() -> None:
 
 
 def test_a_long_beginning_tells_conversations_apart_by_its_ends_and_its_length() -> None:
-    long = "x" * 100_000
+    long = "x" * 50_000
     first = key(turns(long))
     assert key(turns(long, "hi", "and now?")) == first
     assert len({first, *map(key, (turns(long + "y"), turns("y" + long), turns(long + "x")))}) == 4
+
+
+def test_a_huge_beginning_tells_conversations_apart_by_its_first_65536_bytes() -> None:
+    huge = "x" * 65_000
+    first = key(turns(huge + "a" * 100_000))
+    assert key(turns(huge + "a" * 100_000, "hi", "and now?")) == first
+    assert key(turns(huge + "b" * 100_000, "hi", "and now?")) != first
+    assert key(turns("y" + huge + "a" * 100_000)) != first
 
 
 def test_a_session_that_is_named_is_one_whatever_is_said() -> None:

@@ -119,6 +119,12 @@ def test_a_cut_through_an_escape_or_a_character_does_no_harm(
         assert seen.text.endswith(f"{letter} and so it ends")
 
 
+@pytest.mark.parametrize("size", [30_000, 100_000])
+@pytest.mark.parametrize("end", ['"no"', "[1, 2]}", '{"a": "b"}', "\\", '\\"', "]\n", "é"])
+def test_a_long_text_ends_as_it_does(chat: Chat, size: int, end: str) -> None:
+    assert chat(("user", "x" * size + end)).text.endswith("x" + end)
+
+
 def test_the_end_of_a_huge_conversation_is_read(chat: Chat) -> None:
     turns = [("user", "word " * 20_000), ("assistant", "yes"), ("user", 'why "not"?\nProve it.')]
     text = chat(*turns).text
@@ -168,7 +174,57 @@ def test_a_prompt_is_seen_as_the_request_that_holds_it(chat: Chat) -> None:
 
 def test_a_conversation_begins_with_the_users_first_message(chat: Chat, read_view: Read) -> None:
     first = ("system", "be brief"), ("user", "hello")
-    assert chat(*first).opening == b'"be brief""hello"'
-    assert chat(*first, ("assistant", "hi"), ("user", "so?")).opening == chat(*first).opening
+    begun = chat(*first)
+    assert begun.opening == (
+        b'[{"role":"system","content":"be brief"}{"role":"user","content":"hello"}'.replace(
+            b"}{", b"},{"
+        )
+    )
+    assert chat(*first, ("assistant", "hi"), ("user", "so?")).opening == begun.opening
+    assert read_view(members(input=[{"role": "user", "content": "hello"}])).opening == (
+        b'[{"role":"user","content":"hello"}'
+    )
     assert read_view(members(prompt="hello")).opening == b'"hello"'
     assert len(chat(("user", "x" * 100_000)).opening) < 5_000
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 60_000, 300_000])
+@pytest.mark.parametrize("name", ["messages", "input"])
+def test_a_conversation_goes_on_with_whatever_follows_its_beginning(
+    read_view: Read, name: str, size: int
+) -> None:
+    begun: list[Any] = [{"role": "user", "content": "word " * (size // 5)}]
+    called = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "x" * 10_000}
+    seen = [
+        read_view(members(**{name: messages}))
+        for messages in (begun, [*begun, called], [*begun, called, result])
+    ]
+    assert [each.continued for each in seen] == [False, True, True]
+    assert len({each.opening for each in seen}) == 1
+
+
+def test_what_follows_a_huge_system_message_is_not_told_apart(chat: Chat) -> None:
+    said = ("user", "hello"), ("assistant", "hi"), ("user", "so?")
+    assert chat(("system", "x" * 60_000), *said).continued
+    assert not chat(("system", "x" * 70_000), *said).continued
+
+
+@pytest.mark.parametrize("name", ["messages", "input"])
+def test_of_a_huge_prompt_only_the_ends_are_looked_at(read_view: Read, name: str) -> None:
+    """So that it can't take longer the longer the prompt is, whatever is in it."""
+    head = b'[{"role":"user","content":"' + b"Look at this: " * 5_000
+    tail = b" and then? " * 1_200 + b'"},{"role":"user","content":"Prove it."}]'
+    views = [
+        read_view({name: msgspec.Raw(head + middle * (1_000_000 // len(middle)) + tail)})
+        for middle in (b"word", b'\\"', b'"}]{', b"\\", b"\xff\x00")
+    ]
+    assert len(views[0].text) < HEAD + TAIL + 2
+    assert views == [views[0]] * len(views)
+
+
+@pytest.mark.parametrize("name", ["system", "instructions"])
+def test_the_beginning_of_a_huge_list_of_system_texts_is_read(read_view: Read, name: str) -> None:
+    parts = [{"type": "text", "text": 'Be "brief".'}, {"type": "text", "text": "x" * 100_000}]
+    seen = read_view(members(messages=[{"role": "user", "content": "hi"}], **{name: parts}))
+    assert seen.system == 'Be "brief".'

@@ -8,7 +8,8 @@ from datetime import datetime
 from statistics import fmean
 from uuid import UUID
 
-from sluice.router.complexity.features import words_of
+from sluice.router.complexity.features import signals_of, words_of
+from sluice.router.complexity.signals import SIGNALS
 from sluice.router.training.rows import Row
 
 #: How much a row counts of which there is a cheap signal only.
@@ -16,6 +17,8 @@ SIGNAL_WEIGHT = 0.3
 
 #: Two requests of a conversation that share so much of their words ask the same.
 SAME_QUESTION = 0.6
+
+_TURNS, _TOOLS = SIGNALS.index("turns"), SIGNALS.index("tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +96,24 @@ def rows_of(labelled: Iterable[Labelled]) -> list[Row]:
 
 
 def asks_again(before: bytes, after: bytes) -> bool:
-    """Whether a request puts its predecessor's question in other words.
+    """Whether a request puts its predecessor's question again, in the same or in other words.
 
     The very same request once more is a program's retry, or a button's, and no sign of anything.
+    Neither is an agent's next one, which has what its tools found, but no new words of the user.
 
     Args:
         before, after: features of two requests of one conversation.
     """
-    if before == after:
-        return False
     one, other = set(words_of(before)), set(words_of(after))
+    if one == other and not _spoken_since(signals_of(before), signals_of(after)):
+        return False
     return bool(one) and len(one & other) >= SAME_QUESTION * len(one | other)
+
+
+def _spoken_since(before: bytes, after: bytes) -> bool:
+    """Whether the user has said something between two requests of the same words, to go by their
+    signals; where there are tools, it may be that only they have."""
+    return after[_TURNS] > before[_TURNS] and not after[_TOOLS]
 
 
 def _merged(rows: Sequence[Row]) -> Row:

@@ -232,7 +232,7 @@ cdef class Choosing:
         reading = self.scorer.reading(request.members)
         conversation = self._conversation(session if session else reading.opening)
         score = reading.score
-        if self.sticky and (reading.facts.turns > 1 or session is not None):
+        if self.sticky and (reading.facts.continued or session is not None):
             standing = self.standings.get(conversation, self.policy)
             if standing is not None:
                 score, least = max(score, <double>standing[0]), standing[1]

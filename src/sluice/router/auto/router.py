@@ -164,7 +164,7 @@ class AutoRouter:
         conversation = alias.conversations.key(ask.session, view)
         score, least = scored.score, 0
         # The first request of a conversation may be another's too: it has nothing to keep to.
-        if policy.sticky and (view.turns > 1 or ask.session is not None):
+        if policy.sticky and (view.continued or ask.session is not None):
             standing = self._standings.get(conversation, policy)
             if standing is not None:
                 score, least = max(score, standing[0]), standing[1]

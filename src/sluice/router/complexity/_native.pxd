@@ -24,6 +24,7 @@ cdef struct Facts:
     bint tools
     bint schema
     bint images
+    bint continued
 
 
 @cython.final

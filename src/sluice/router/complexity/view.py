@@ -7,6 +7,7 @@ takes no longer than reading a page.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -23,12 +24,16 @@ HEAD, TAIL = 250, 450
 _LONG = 48_000
 _END = 12_000
 #: Where a message of the user begins. Quotes within strings are escaped: there it is not.
-_USER = re.compile(rb'\{\s*+"role"\s*+:\s*+"user"')
+_USER = re.compile(rb'\{\s*+(?:"type"\s*+:\s*+"message"\s*+,\s*+)?+"role"\s*+:\s*+"user"')
 #: Bytes of JSON that hold `HEAD` or `TAIL` characters, the longest escapes aside.
 _PIECE = 4_000
 #: The same where there are no `\u` escapes, which leaves four bytes a character at most.
 _PLAIN_HEAD, _PLAIN_TAIL = 4 * HEAD + 16, 4 * TAIL + 16
 _SYSTEM_HEAD = 256
+#: The text of a part, which may be cut.
+_TEXT_BEGUN = re.compile(rb'"text"\s*+:\s*+"((?:[^"\\]|\\.)*+)')
+#: Bytes in which the user's first message is looked for. What hasn't ended by then is cut there.
+_BEGINNING = 65_536
 #: Bytes at either end of a message that are kept of how a conversation begins: to hash all of a
 #: long one would take longer than all else that a request costs.
 _OPENING = 2_048
@@ -54,9 +59,10 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
         tools: whether the request offers tools.
         schema: whether the answer must be JSON.
         images: whether there are images in what was read.
-        opening: how the conversation begins, which each of its requests repeats: the messages up
-            to the user's first as JSON, or a prompt that is one text. Of long ones the length and
-            both ends. It is not scored.
+        opening: how the conversation begins, which each of its requests repeats: the JSON up to
+            the end of the user's first message, or a prompt that is one text. Of long ones the
+            length and both ends. It is not scored.
+        continued: whether more follows: the conversation has begun before this request.
     """
 
     text: str
@@ -67,6 +73,7 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     schema: bool = False
     images: bool = False
     opening: bytes = b""
+    continued: bool = False
 
     @classmethod
     def of_prompt(cls, prompt: str) -> RequestView:
@@ -100,6 +107,9 @@ _STRING = msgspec.json.Decoder(str)
 _FORMAT = msgspec.json.Decoder(_Format)
 _TEXT = msgspec.json.Decoder(_Text)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+#: For a value that more may follow. Of numbers nothing is asked, and some are too long for one.
+_FIRST = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
+_BETWEEN = re.compile(r"[\s,]*+")
 #: Length of `[{"role":"user","content":""}]`.
 _ENVELOPE = 30
 
@@ -109,16 +119,13 @@ def read_view(members: RawObject) -> RequestView:
 
     Never raises: what can't be read is not seen, and is the upstream's to refuse.
     """
-    messages = _messages(members.get("messages", b"[]"))
     prompt = _prompt(members)
-    turns = messages if messages and len(prompt) <= _LONG else _turns(prompt)
-    return _view(members, prompt, turns, _opening(members, messages))
+    return _view(members, prompt, *_begun(prompt))
 
 
-def _view(
-    members: RawObject, prompt: memoryview, turns: Sequence[_Turn], opening: bytes
-) -> RequestView:
-    """The view of turns."""
+def _view(members: RawObject, prompt: memoryview, opening: bytes, continued: bool) -> RequestView:
+    """The view of a prompt of which is known how it begins; see `_begun`."""
+    turns = _turns(prompt)
     spoken = [turn for turn in turns if turn.role == "user"]
     text, images = _last_turns(spoken)
     tools = members.get("tools")
@@ -131,6 +138,7 @@ def _view(
         _wants_json(members),
         images,
         opening,
+        continued,
     )
 
 
@@ -173,7 +181,7 @@ def _last_messages(end: bytes) -> list[_Turn]:
         except _UNREADABLE:
             pass
     # Where the last message begins isn't known; its end, without the closing brackets, is.
-    text = end[-_PIECE:].rstrip(b' \n]}"')
+    text = end[_whole(end, len(end) - _PIECE) :].rstrip(b" \n]}").removesuffix(b'"')
     return [_Turn("user", msgspec.Raw(b'"%s"' % text))]
 
 
@@ -214,14 +222,25 @@ def _string(raw: memoryview) -> str:
     if len(raw) > 2 * _PIECE:
         head, tail = bytes(raw[1 : _PIECE + 1]), bytes(raw[-_PIECE - 1 : -1])
         if b"\\u" not in head:
-            head = head[:_PLAIN_HEAD]
+            head = head[: _whole(head, _PLAIN_HEAD)]
         if b"\\u" not in tail:
-            tail = tail[-_PLAIN_TAIL:]
+            tail = tail[_whole(tail, _PIECE - _PLAIN_TAIL) :]
         return f"{_decoded(head)[:HEAD]}\n{_decoded(tail)[-TAIL:]}"
     try:
         return _STRING.decode(raw)
     except _UNREADABLE:
         return _decoded(bytes(raw[1:-1]))
+
+
+def _whole(inner: bytes, at: int) -> int:
+    """Where the inside of a JSON string can be cut, at a place or as soon behind it as is no part
+    of a character or of a short escape."""
+    before = inner[:at]
+    if (len(before) - len(before.rstrip(b"\\"))) % 2:
+        return at + 1
+    while at < len(inner) and 0x80 <= inner[at] < 0xC0:
+        at += 1
+    return at
 
 
 def _decoded(inner: bytes) -> str:
@@ -241,27 +260,50 @@ def _system(members: RawObject, turns: Sequence[_Turn]) -> str:
     given = members.get("system") or members.get("instructions")
     if given is None and turns and turns[0].role in ("system", "developer"):
         given = turns[0].content
-    return "" if given is None else _content(given)[0][:_SYSTEM_HEAD]
+    if given is None:
+        return ""
+    parts = memoryview(given)
+    if len(parts) > _LONG and parts[0] == _LIST:
+        first = _TEXT_BEGUN.search(parts[:_PIECE])
+        return _decoded(first[1])[:_SYSTEM_HEAD] if first else ""
+    return _content(given)[0][:_SYSTEM_HEAD]
 
 
-def _opening(members: RawObject, messages: Sequence[_Turn]) -> bytes:
-    """How a request's conversation begins."""
-    if not messages:
-        return b"".join(_ends(members.get(name, b"")) for name in ("input", "prompt"))
-    pieces = []
-    for turn in messages:
-        pieces.append(_ends(turn.content))
-        if turn.role == "user":
-            break
-    return b"".join(pieces)
+def _begun(prompt: memoryview) -> tuple[bytes, bool]:
+    """How a conversation begins, and whether it goes on from there."""
+    if not prompt or prompt[0] != _LIST:
+        return _ends(prompt), False
+    beginning = bytes(prompt[:_BEGINNING]).decode("latin-1")  # a character for each byte
+    end = 1
+    while True:
+        between = _BETWEEN.match(beginning, end)
+        start = between.end() if between else end
+        if start < len(beginning) and beginning[start] != "{":  # the user has said nothing
+            return _ends(prompt), False
+        try:
+            message, end = _FIRST.raw_decode(beginning, start)
+        except (ValueError, RecursionError):  # its end is further on
+            return _begun_late(prompt, start)
+        if message.get("role") == "user":
+            goes_on = beginning[end:].lstrip().startswith(",")
+            return _ends(prompt[:start]) + _ends(prompt[start:end]), goes_on
 
 
-def _ends(content: Buffer) -> bytes:
-    """A message's content; of a long one its length, its beginning and its end."""
-    seen = memoryview(content)
-    if len(seen) <= 2 * _OPENING:
-        return bytes(seen)
-    return b"%d%b%b" % (len(seen), bytes(seen[:_OPENING]), bytes(seen[-_OPENING:]))
+def _begun_late(prompt: memoryview, start: int) -> tuple[bytes, bool]:
+    """The same, where the message that begins here doesn't end in time. If it is not plainly the
+    user's, as after a huge system message, the conversation can't be told from others; then it is
+    not known whether it goes on."""
+    opening = _ends(prompt[:start]) + _ends(prompt[start:_BEGINNING])
+    known = _USER.match(prompt, start) is not None
+    end = bytes(prompt[max(_BEGINNING, len(prompt) - _END) :])
+    return opening, known and b'"role"' in end
+
+
+def _ends(text: memoryview) -> bytes:
+    """A text; of a long one its length, its beginning and its end."""
+    if len(text) <= 2 * _OPENING:
+        return bytes(text)
+    return b"%d%b%b" % (len(text), bytes(text[:_OPENING]), bytes(text[-_OPENING:]))
 
 
 def _wants_json(members: RawObject) -> bool:
