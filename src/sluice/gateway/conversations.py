@@ -9,6 +9,7 @@ import uuid_utils
 
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.responses import ResponseStore, StoreAway, Turn
+from sluice.router.auto.choice import AutoChoice
 from sluice.router.translation import Call, Conversation
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.request import Request
@@ -47,7 +48,8 @@ class Conversations:
                 "previous_response_not_found",
             )
         history = [item for turn in turns for item in turn.items()]
-        return Conversation(response_id, history, await self._referenced(team_id, request))
+        key = turns[-1].conversation or None
+        return Conversation(response_id, history, await self._referenced(team_id, request), key)
 
     async def _referenced(self, team_id: str, request: Request) -> dict[str, dict[str, Any]]:
         """The stored items that a request's input refers to, by their ids."""
@@ -64,16 +66,25 @@ class Conversations:
                 found |= {item["id"]: item for item in turn.items() if item.get("id") == reference}
         return found
 
-    async def remember(self, team_id: str, call: Call, response: dict[str, Any]) -> None:
+    async def remember(
+        self, team_id: str, call: Call, response: dict[str, Any], choice: AutoChoice | None
+    ) -> None:
         """Keep a finished response, unless its client does not want it kept.
 
         A store that is away costs the client its conversation's continuation, not its answer.
+
+        Args:
+            team_id: whose it is.
+            call: that it answers.
+            response: the Response object.
+            choice: of `auto`, where that was asked for.
         """
         if call.conversation is None or not stores(call.request):
             return
         try:
             items = input_items(call.request, str(response["id"]), call.conversation.referenced)
-            turn = Turn(response, items)
+            key = call.conversation.key if choice is None else choice.conversation
+            turn = Turn(response, items, conversation=key or b"")
             await self._store.save(team_id, turn, previous_response(call.request))
         except (StoreAway, InvalidRequest) as error:
             _log.warning("response not stored", request_id=call.request_id, reason=str(error))

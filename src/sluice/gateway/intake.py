@@ -14,6 +14,7 @@ from sluice.gateway.auth import Principal
 from sluice.gateway.errors import GatewayError
 from sluice.gateway.exchange import Exchange
 from sluice.router.catalog import Tier
+from sluice.router.translation import Conversation
 from sluice.wire.embeddings import Encoding, check_embeddings
 from sluice.wire.errors import ErrorDetail, InvalidRequest
 from sluice.wire.messages_request import check_version, read_messages_request
@@ -42,6 +43,7 @@ class Received(msgspec.Struct, frozen=True):
         body: its JSON text.
         encoding: for embeddings, the encoding that the client wants.
         headers: that travel with the body to an upstream of the client's own format.
+        conversation: that it continues, of Responses, once it was looked up.
     """
 
     request: Request
@@ -49,6 +51,15 @@ class Received(msgspec.Struct, frozen=True):
     body: bytes
     encoding: Encoding | None = None
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    conversation: Conversation | None = None
+
+    @property
+    def with_history(self) -> Request:
+        """The request with a prompt as long as what a model will be given."""
+        if self.conversation is None or not self.conversation.history:
+            return self.request
+        characters = self.request.prompt_characters + self.conversation.size
+        return msgspec.structs.replace(self.request, prompt_characters=characters)
 
 
 async def receive_body(exchange: Exchange, limit: int, seconds: float) -> bytes:

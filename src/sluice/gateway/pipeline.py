@@ -63,7 +63,7 @@ from sluice.router.dispatch import Dispatcher, StreamStart, TargetsResting, Upst
 from sluice.router.plan import Route
 from sluice.router.policy import Router, RoutingRefused, conversation_of
 from sluice.router.shadows import Shadows
-from sluice.router.translation import Call, Conversation
+from sluice.router.translation import Call
 from sluice.wire.errors import InvalidRequest
 from sluice.wire.request import Request
 from sluice.wire.usage import Usage
@@ -150,10 +150,11 @@ class Pipeline:
         key = key_of(exchange.headers)
         if key is not None and await self._keyed.answer(exchange, principal, received, key, self):
             return
+        received = await self._recall(exchange, principal, received)
         route = self._route(exchange, principal, received)
         request = bounded(exchange.endpoint, received.request, route.model, principal.policy)
         exchange.admitted = Admitted(principal, route.model, request, received.tier)
-        call = await self._call(exchange, principal, request, received)
+        call = self._call(exchange, principal, request, received)
         await self._admit(exchange, principal.policy, route, call, received.body)
         self._answers.listen(exchange, call)
         ending = await self._answer(exchange, exchange.admitted, route, call)
@@ -184,13 +185,18 @@ class Pipeline:
         exchange.lifeline.watch_client(exchange.receive)
         return read_body(exchange, principal, body)
 
-    async def _call(
+    async def _recall(
+        self, exchange: Exchange, principal: Principal, received: Received
+    ) -> Received:
+        """With what it continues."""
+        if exchange.endpoint is not Endpoint.RESPONSES:
+            return received
+        conversation = await self._conversations.recall(principal.team_id, received.request)
+        return msgspec.structs.replace(received, conversation=conversation)
+
+    def _call(
         self, exchange: Exchange, principal: Principal, request: Request, received: Received
     ) -> Call:
-        """The request with what it refers to."""
-        conversation: Conversation | None = None
-        if exchange.endpoint is Endpoint.RESPONSES:
-            conversation = await self._conversations.recall(principal.team_id, request)
         return Call(
             endpoint=exchange.endpoint,
             request=request,
@@ -198,7 +204,7 @@ class Pipeline:
             created=exchange.time_us // 1_000_000,
             encoding=received.encoding,
             headers=received.headers,
-            conversation=conversation,
+            conversation=received.conversation,
             cache_salt=self._salt(principal, request),
             team_id=principal.team_id,
             tier=received.tier,
@@ -244,10 +250,11 @@ class Pipeline:
             raise GatewayError.model_forbidden(alias.name)
         exchange.choice = choice = self._auto.route(
             alias,
-            received.request,
+            received.with_history,
             exchange.endpoint,
             received.tier,
             exchange.header(_SESSION),
+            None if received.conversation is None else received.conversation.key,
             exchange.id,
             policy,
         )
@@ -261,7 +268,8 @@ class Pipeline:
         batch = call.tier == "batch"
         if not (policy.counted_batch if batch else policy.counted):
             return
-        need = self._needs.of(exchange.endpoint, call.request, body, route.models(), _history(call))
+        history = 0 if call.conversation is None else call.conversation.size
+        need = self._needs.of(exchange.endpoint, call.request, body, route.models(), history)
         try:
             # mostly so, and then there is nothing to wait for
             reservation = self._admission.from_share(policy, need, batch=batch)
@@ -368,7 +376,7 @@ class Pipeline:
             exchange.ended("internal_error", exchange.usage, "internal_error")
             return ErrorEnding(GatewayError.internal())
         if (response := ending_response(exchange, ending)) is not None:
-            await self._conversations.remember(exchange.team_id, call, response)
+            await self._conversations.remember(exchange.team_id, call, response, exchange.choice)
         return ending
 
     def _charge(self, exchange: Exchange) -> asyncio.Future[None] | None:
@@ -445,13 +453,6 @@ def _limit_headers(exchange: Exchange, left: Left) -> list[Header]:
     if exchange.endpoint is Endpoint.MESSAGES:
         return anthropic_headers(left, datetime.now(UTC))
     return openai_headers(left)
-
-
-def _history(call: Call) -> int:
-    """Bytes of the conversation that a call continues."""
-    if call.conversation is None or not call.conversation.history:
-        return 0
-    return len(msgspec.json.encode(call.conversation.history))
 
 
 def _blame(status: int) -> Outcome:

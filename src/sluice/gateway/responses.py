@@ -43,11 +43,13 @@ class Turn(msgspec.Struct):
         response: the Response object as the client got it.
         input: the request's own input items.
         provider: whose upstream holds the response too, under the same id; empty where only we do.
+        conversation: what stands for its conversation in routing (`Conversation.key`), or empty.
     """
 
     response: dict[str, Any]
     input: list[dict[str, Any]]
     provider: str = ""
+    conversation: bytes = b""
 
     def items(self) -> list[dict[str, Any]]:
         """What this turn adds to the conversation."""

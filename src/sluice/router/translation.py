@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ from sluice.wire.tool_ids import with_short_ids
 ReadAnswer = Callable[[bytes], Answer | ErrorDetail]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Conversation:
     """What a Responses request continues, and the response that it makes.
 
@@ -59,11 +60,18 @@ class Conversation:
         response_id: of the response to come.
         history: items of the conversation so far, oldest first.
         referenced: stored items by their ids.
+        key: what stands for it in routing, if one of its requests went to an `auto` alias.
     """
 
     response_id: str
     history: Sequence[dict[str, Any]] = ()
     referenced: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    key: bytes | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the history as JSON."""
+        return len(encode(self.history)) if self.history else 0
 
 
 class Call(msgspec.Struct, frozen=True):

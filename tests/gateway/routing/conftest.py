@@ -30,7 +30,7 @@ def tiers(share: float = 0.3, weak: str = "small", strong: str = "large") -> dic
 
 def config() -> dict[str, Any]:
     """`small` and `large` behind `auto`; `small` and `fragile`, whose upstream is dead, behind
-    `shaky`; `split` with two deployments."""
+    `shaky`; `brief`, which has little room; `split` with two deployments."""
     fast = {"kind": "simulator", "ttft_ms": 0, "itl_ms": 0}
     dead = {"kind": "openai", "base_url": f"http://127.0.0.1:{free_port()}/v1"}
     sims = ("sim-a", "sim-b")
@@ -38,6 +38,7 @@ def config() -> dict[str, Any]:
         "providers": {**dict.fromkeys(sims, fast), "dead": dead},
         "models": [
             model("small", {"provider": "sim-a", "model": "sim"}, price=CHEAP),
+            model("brief", {"provider": "sim-a", "model": "sim"}, price=CHEAP, context_length=200),
             model("large", {"provider": "sim-b", "model": "sim"}, price=DEAR),
             model("fragile", {"provider": "dead", "model": "sim"}, price=DEAR),
             model("split", *({"provider": name, "model": "sim"} for name in sims)),

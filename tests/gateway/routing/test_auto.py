@@ -68,12 +68,60 @@ def test_the_sdks_read_it(site: Site) -> None:
 
 def test_a_conversation_stays_with_its_model(site: Site) -> None:
     session = {"x-session-id": unique("s")}
-    hard = "Prove that the integral of x^2 diverges, step by step, and derive the bound.\n" * 20
     alias = unique("auto")
     site.put(alias, {"auto": {"tiers": [*tiers()["tiers"][:1], LIKELY]}})
-    assert site.used(alias, hard, headers=session) == "large"
+    assert site.used(alias, HARD, headers=session) == "large"
     assert site.used(alias, "thanks", headers=session) == "large"
     assert site.used(alias, "thanks", headers={"x-session-id": unique("s")}) == "small"
+
+
+class Talk:
+    """A conversation with an alias, in one of the forms in which clients go on."""
+
+    def __init__(self, site: Site, alias: str, form: str, stream: bool) -> None:
+        self._site, self._form = site, form
+        self._body: dict[str, Any] = {"model": alias, "stream": stream}
+        self._said: list[Any] = []
+
+    def says(self, text: str) -> str:
+        """Say something more; gives the model that answers."""
+        said = {"role": "user", "content": text}
+        self._said += [{"role": "assistant", "content": "I see."}, said] if self._said else [said]
+        path, body = "/v1/responses", {**self._body, "input": self._said, "max_output_tokens": 5}
+        if self._form == "stored":
+            body["input"] = text
+        elif self._form in ("chat", "messages"):
+            path = "/v1/messages" if self._form == "messages" else "/v1/chat/completions"
+            body = {**self._body, "messages": self._said, "max_tokens": 5}
+        answer = self._site.one.request("POST", path, body, TEAM_KEY)
+        assert answer.status_code == 200, answer.text
+        if self._form == "stored":
+            self._body["previous_response_id"] = answer.text.partition('"id":"')[2].partition('"')[
+                0
+            ]
+        return answer.headers["x-model-used"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("form", ["chat", "messages", "input", "stored"])
+def test_a_conversation_without_a_session_stays_with_its_model(
+    site: Site, form: str, stream: bool
+) -> None:
+    alias = unique("auto")
+    site.put(alias, {"auto": {"tiers": [*tiers()["tiers"][:1], LIKELY]}})
+    talk = Talk(site, alias, form, stream)
+    assert [talk.says(text) for text in (HARD, "thanks", "bye")] == ["large"] * 3
+    assert Talk(site, alias, form, stream).says("thanks") == "small"
+
+
+def test_a_stored_conversation_needs_a_model_with_room_for_it(site: Site) -> None:
+    alias = unique("auto")
+    site.put(alias, {"auto": {**tiers(weak="brief"), "sticky": False}})
+    talk = Talk(site, alias, "stored", stream=False)
+    assert talk.says("hello") == "brief"
+    assert talk.says("thanks") == "brief"
+    assert talk.says("hello " * 200) == "large"
+    assert talk.says("thanks") == "large"
 
 
 def test_needs_that_no_model_meets_are_named(site: Site) -> None:
@@ -161,3 +209,4 @@ def test_the_record_says_why_and_the_report_what_was_saved(site: Site) -> None:
 
 
 LIKELY = {"name": "quality", "models": {"large": 1}, "from_score": 0.5}
+HARD = "Prove that the integral of x^2 diverges, step by step, and derive the bound.\n" * 20

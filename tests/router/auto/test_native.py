@@ -67,7 +67,10 @@ def site(*, compiled: bool, **more: Any) -> Counting:
     return Counting(catalog, table, router, scorers, Calibration(), standings)
 
 
-def asked(draw: random.Random) -> Iterator[tuple[str, Request, Endpoint, bytes | None, Caller]]:
+Asked = tuple[str, Request, Endpoint, bytes | None, bytes | None, Caller]
+
+
+def asked(draw: random.Random) -> Iterator[Asked]:
     """Requests as they come: conversations that go on among new ones, of all kinds."""
     conversations: list[list[dict[str, Any]]] = []
     while True:
@@ -103,6 +106,7 @@ def asked(draw: random.Random) -> Iterator[tuple[str, Request, Endpoint, bytes |
             request,
             draw.choice((Endpoint.CHAT, Endpoint.CHAT, Endpoint.RESPONSES)),
             draw.choice((None, None, None, session, b"session")),
+            draw.choice((None, None, None, b"x" * 16)),
             draw.choice((ANYBODY, ANYBODY, FEW)),
         )
 
@@ -116,14 +120,14 @@ def test_requests_go_where_python_sends_them(more: dict[str, Any]) -> None:
     compiled, plain = site(compiled=True, **more), site(compiled=False, **more)
     requests = asked(random.Random(str(more)))
     for number in range(3_000):
-        name, request, endpoint, session, caller = next(requests)
+        name, request, endpoint, session, known, caller = next(requests)
         seen: list[tuple[Any, ...] | str] = []
         for router in (compiled, plain):
             alias = router.find(name, f"team {number % 2}")
             assert alias is not None
             try:
                 choice = router.route(
-                    alias, request, endpoint, "interactive", session, "id", caller
+                    alias, request, endpoint, "interactive", session, known, "id", caller
                 )
             except RoutingRefused as refused:
                 seen.append(str(refused))
@@ -145,7 +149,9 @@ def test_a_score_on_the_border_is_told_as_python_tells_it() -> None:
         alias = router.find("auto", "team")
         assert alias is not None
         request = Request({"messages": text}, "auto")
-        choice = router.route(alias, request, Endpoint.CHAT, "interactive", None, "id", ANYBODY)
+        choice = router.route(
+            alias, request, Endpoint.CHAT, "interactive", None, None, "id", ANYBODY
+        )
         assert choice.told.startswith(f"{choice.course.decision.told[0]}{choice.score:.3f};")
 
 
@@ -160,7 +166,9 @@ def test_a_line_that_has_no_room_is_told_by_python(name: str) -> None:
     text = msgspec.Raw(msgspec.json.encode([{"role": "user", "content": "prove why"}]))
     request = Request({"messages": text}, "auto")
     for _ in range(2):  # by Python, then by the compiled code
-        choice = router.route(alias, request, Endpoint.CHAT, "interactive", None, "id", ANYBODY)
+        choice = router.route(
+            alias, request, Endpoint.CHAT, "interactive", None, None, "id", ANYBODY
+        )
         assert choice.told == tell(choice.course.decision, choice.score, choice.reasons)
     assert router.by_python == 1
 

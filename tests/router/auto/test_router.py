@@ -75,13 +75,16 @@ class Site:
         self,
         asked: Request,
         session: bytes | None = None,
+        conversation: bytes | None = None,
         may_use: Callable[[str], bool] = lambda _: True,
         endpoint: Endpoint = Endpoint.CHAT,
     ) -> tuple[Route, AutoChoice]:
         alias = self.router.find(asked.model, "t")
         assert alias is not None
         caller = Caller(may_use)
-        choice = self.router.route(alias, asked, endpoint, "interactive", session, "id", caller)
+        choice = self.router.route(
+            alias, asked, endpoint, "interactive", session, conversation, "id", caller
+        )
         return choice.course.route, choice
 
 
@@ -177,6 +180,16 @@ def test_an_agent_that_was_asked_once_stays_in_its_tier(name: str, size: int, fo
         loop = [*loop, called, result]
     assert tiers == ["quality"] * 3
     assert site.ask(request("", **{name: loop[1:]}))[1].course.decision.tier == "economy"
+
+
+def test_a_conversation_that_is_known_is_kept_whatever_the_request_says() -> None:
+    site = Site()
+    first = site.ask(request(HARD))[1]
+    later = site.ask(request(EASY), conversation=first.conversation)[1]
+    assert (later.course.decision.tier, later.conversation) == ("quality", first.conversation)
+    named = site.ask(request(EASY), session=b"s", conversation=first.conversation)[1]
+    assert named.course.decision.tier == "economy"
+    assert named.conversation != first.conversation
 
 
 def test_who_begins_alike_begins_anew() -> None:

@@ -102,7 +102,11 @@ def test_every_word_and_byte_counts_alike() -> None:
         same(RequestView(f"a{chr(byte)}b{chr(byte)}"))
 
 
+MARKS: st.SearchStrategy[Any] = st.sampled_from(
+    [{"type": "ephemeral"}, {}, None, {"a": {}}, "cache_control"]
+)
 PARTS = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS, "cache_control": MARKS}),
     st.fixed_dictionaries({"type": st.sampled_from(["text", "input_text"]), "text": TEXTS}),
     st.just({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}),
     st.fixed_dictionaries({"type": st.just("tool_result"), "content": TEXTS}),

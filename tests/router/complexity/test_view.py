@@ -188,6 +188,23 @@ def test_a_conversation_begins_with_the_users_first_message(chat: Chat, read_vie
     assert len(chat(("user", "x" * 100_000)).opening) < 5_000
 
 
+@pytest.mark.parametrize("spaced", [False, True])
+@pytest.mark.parametrize("size", [10, 1_000])
+def test_a_mark_for_the_cache_that_moves_on_is_not_how_a_conversation_began(
+    read_view: Read, size: int, spaced: bool
+) -> None:
+    def opening(mark: dict[str, Any]) -> bytes:
+        part = {"type": "text", "text": 'say "cache_control"' * size, **mark}
+        messages = [{"role": "user", "content": [part]}]
+        raw = json.dumps(messages).encode() if spaced else msgspec.json.encode(messages)
+        return read_view({"messages": msgspec.Raw(raw)}).opening
+
+    plain = opening({})
+    assert opening({"cache_control": {"type": "ephemeral"}}) == plain
+    assert opening({"cache_control": {"type": "ephemeral", "ttl": "1h"}}) == plain
+    assert opening({"citations": {"enabled": True}}) != plain
+
+
 @pytest.mark.parametrize("size", [10, 20_000, 60_000, 300_000])
 @pytest.mark.parametrize("name", ["messages", "input"])
 def test_a_conversation_goes_on_with_whatever_follows_its_beginning(

@@ -27,5 +27,6 @@ class Choosing:
         endpoint: Endpoint,
         tier: Tier,
         session: bytes | None,
+        conversation: bytes | None,
         rights: Hashable,
     ) -> AutoChoice | None: ...

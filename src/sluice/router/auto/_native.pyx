@@ -216,10 +216,10 @@ cdef class Choosing:
         taken, self.taken, self.left = [self.scores[at] for at in range(self.taken)], 0, 0
         return taken
 
-    def choose(self, request, endpoint, str tier, bytes session, rights):
+    def choose(self, request, endpoint, str tier, bytes session, bytes conversation, rights):
         """See `AutoRouter.route`; None where it is for that to find out."""
         cdef Reading reading
-        cdef bytes conversation
+        cdef bint named = session is not None or conversation is not None
         cdef double score
         cdef Py_ssize_t tokens
         cdef int wanted, least = 0
@@ -230,9 +230,10 @@ cdef class Choosing:
         if tokens > self.room:
             return None
         reading = self.scorer.reading(request.members)
-        conversation = self._conversation(session if session else reading.opening)
+        if session or conversation is None:
+            conversation = self._conversation(session if session else reading.opening)
         score = reading.score
-        if self.sticky and (reading.facts.continued or session is not None):
+        if self.sticky and (reading.facts.continued or named):
             standing = self.standings.get(conversation, self.policy)
             if standing is not None:
                 score, least = max(score, <double>standing[0]), standing[1]

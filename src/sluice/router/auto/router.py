@@ -62,6 +62,7 @@ class AutoAsk(msgspec.Struct, frozen=True, gc=False):
     endpoint: Endpoint
     tier: Tier
     session: bytes | None
+    conversation: bytes | None
     id: str
     caller: Caller
 
@@ -134,6 +135,7 @@ class AutoRouter:
         endpoint: Endpoint,
         tier: Tier,
         session: bytes | None,
+        conversation: bytes | None,
         id: str,
         caller: Caller,
     ) -> AutoChoice:
@@ -145,6 +147,8 @@ class AutoRouter:
             endpoint: that it came to.
             tier: its tier.
             session: the client's name of the conversation, or None.
+            conversation: what stands for it (`AutoChoice.conversation`) where no session is named
+                and it is known which one the request continues.
             id: the request's own.
             caller: whose it is.
 
@@ -152,19 +156,24 @@ class AutoRouter:
             RoutingRefused: no model of the alias can serve it.
         """
         if alias.choosing is not None:
-            known = alias.choosing.choose(request, endpoint, tier, session, caller.models)
+            known = alias.choosing.choose(
+                request, endpoint, tier, session, conversation, caller.models
+            )
             if known is not None:
                 return known
-        return self._route(alias, AutoAsk(request, endpoint, tier, session, id, caller))
+        ask = AutoAsk(request, endpoint, tier, session, conversation, id, caller)
+        return self._route(alias, ask)
 
     def _route(self, alias: Alias, ask: AutoAsk) -> AutoChoice:
         """The same, of a request that may be like none before it."""
         policy, scorer = alias.policy, alias.scorer
         view, scored = scorer.read(ask.request.members)
-        conversation = alias.conversations.key(ask.session, view)
+        conversation, named = ask.conversation, (ask.session, ask.conversation) != (None, None)
+        if ask.session or conversation is None:
+            conversation = alias.conversations.key(ask.session, view)
         score, least = scored.score, 0
         # The first request of a conversation may be another's too: it has nothing to keep to.
-        if policy.sticky and (view.continued or ask.session is not None):
+        if policy.sticky and (view.continued or named):
             standing = self._standings.get(conversation, policy)
             if standing is not None:
                 score, least = max(score, standing[0]), standing[1]

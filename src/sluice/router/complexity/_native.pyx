@@ -99,6 +99,7 @@ cdef Py_ssize_t short_text = _view._SHORT
 cdef Py_ssize_t most_turns = _view._MOST_TURNS
 cdef Py_ssize_t beginning = _view._BEGINNING
 cdef Py_ssize_t opening_piece = _view._OPENING
+cdef Py_ssize_t marked_end = _view._MARKED_END
 cdef Py_ssize_t system_head = _view._SYSTEM_HEAD
 
 
@@ -833,7 +834,19 @@ cdef bytes _opening(const uint8_t* begin, const Turns* turns, Py_ssize_t size):
     cdef Span before = Span(begin, turns.opening.begin)
     if turns.opening.begin == NULL:  # the user has said nothing
         return _ends(Span(begin, begin + size))
+    if _is_marked(turns.opening):
+        return _ends(before) + _view._ends(_view._unmarked(memoryview(_bytes(turns.opening))))
     return _ends(before) + _ends(turns.opening)
+
+
+cdef bint _is_marked(Span message) noexcept nogil:
+    """Whether there may be a cache mark at its end."""
+    cdef const uint8_t* at = max(message.begin, message.end - marked_end)
+    while at != NULL and message.end - at >= 16:
+        if memcmp(at, b'"cache_control"', 15) == 0:
+            return True
+        at = <const uint8_t*>memchr(at + 1, c'"', message.end - at - 1)
+    return False
 
 
 cdef bytes _ends(Span text):

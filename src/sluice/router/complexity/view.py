@@ -37,6 +37,9 @@ _BEGINNING = 65_536
 #: Bytes at either end of a message that are kept of how a conversation begins: to hash all of a
 #: long one would take longer than all else that a request costs.
 _OPENING = 2_048
+#: The mark up to which an upstream is to cache, and how many bytes from the end it is looked for.
+_CACHE_MARK = re.compile(rb'\s*+,\s*+"cache_control"\s*+:\s*+\{[^{}]*+\}')
+_MARKED_END = 128
 _MOST_TURNS = 64
 #: A last message as short as "go on" says little; the one before it is read with it.
 _SHORT = 40
@@ -286,7 +289,7 @@ def _begun(prompt: memoryview) -> tuple[bytes, bool]:
             return _begun_late(prompt, start)
         if message.get("role") == "user":
             goes_on = beginning[end:].lstrip().startswith(",")
-            return _ends(prompt[:start]) + _ends(prompt[start:end]), goes_on
+            return _ends(prompt[:start]) + _ends(_unmarked(prompt[start:end])), goes_on
 
 
 def _begun_late(prompt: memoryview, start: int) -> tuple[bytes, bool]:
@@ -297,6 +300,14 @@ def _begun_late(prompt: memoryview, start: int) -> tuple[bytes, bool]:
     known = _USER.match(prompt, start) is not None
     end = bytes(prompt[max(_BEGINNING, len(prompt) - _END) :])
     return opening, known and b'"role"' in end
+
+
+def _unmarked(message: memoryview) -> memoryview:
+    """A message without a cache mark at its end: clients move it on as a conversation does."""
+    mark = _CACHE_MARK.search(message, max(len(message) - _MARKED_END, 0))
+    if mark is None:
+        return message
+    return memoryview(bytes(message[: mark.start()]) + bytes(message[mark.end() :]))
 
 
 def _ends(text: memoryview) -> bytes:
