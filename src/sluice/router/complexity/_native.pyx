@@ -836,12 +836,14 @@ cdef bytes _opening(const uint8_t* begin, const Turns* turns, Py_ssize_t size):
         return _ends(Span(begin, begin + size))
     if _is_marked(turns.opening):
         return _ends(before) + _view._ends(_view._unmarked(memoryview(_bytes(turns.opening))))
+    if turns.opening.end - begin <= 2 * opening_piece:
+        return _bytes(Span(begin, turns.opening.end))
     return _ends(before) + _ends(turns.opening)
 
 
 cdef bint _is_marked(Span message) noexcept nogil:
     """Whether there may be a cache mark at its end."""
-    cdef const uint8_t* at = max(message.begin, message.end - marked_end)
+    cdef const uint8_t* at = message.end - min(marked_end, message.end - message.begin)
     while at != NULL and message.end - at >= 16:
         if memcmp(at, b'"cache_control"', 15) == 0:
             return True
