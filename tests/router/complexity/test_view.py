@@ -73,6 +73,19 @@ def test_parts_are_read_and_images_are_seen(chat: Chat) -> None:
 
 
 @pytest.mark.parametrize(
+    ("texts", "read"),
+    [("abc", "abc"), ("abcd", "abcd"), ("abcde", "acde"), ("a" + "b" * 900 + "cde", "acde")],
+)
+def test_of_many_parts_the_first_and_the_last_three_are_read(
+    chat: Chat, texts: str, read: str
+) -> None:
+    parts = [{"type": "text", "text": text * 10} for text in texts]
+    nothing = [{"type": "text", "text": ""}, {"type": "tool_result", "content": "x"}]
+    seen = chat(("user", [*nothing, *parts, *nothing]))
+    assert seen.text == "\n".join(text * 10 for text in read)
+
+
+@pytest.mark.parametrize(
     ("body", "system"),
     [
         ({"messages": [{"role": "user", "content": "Hi " * 20}], "system": "S"}, "S"),

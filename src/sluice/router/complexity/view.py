@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 from typing_extensions import Buffer
@@ -213,9 +214,20 @@ def _content(content: Buffer) -> tuple[str, bool]:
     except _UNREADABLE:
         return "", False
     images = any("image" in part.type for part in parts)
-    texts = [text for part in parts if len(text := memoryview(part.text)) > len('""')]
-    kept = texts if len(texts) <= 4 else [*texts[:1], *texts[-3:]]
-    return "\n".join(map(_string, kept)), images
+    return "\n".join(map(_string, _texts(parts))), images
+
+
+def _texts(parts: Sequence[_Part]) -> list[memoryview]:
+    """The first text of a message's parts and the last three. Those between aren't looked at:
+    there may be a thousand."""
+    forth = range(len(parts))
+    first = islice((at for at in forth if _has_text(parts[at])), 1)
+    last = islice((at for at in reversed(forth) if _has_text(parts[at])), 3)
+    return [memoryview(parts[at].text) for at in sorted({*first, *last})]
+
+
+def _has_text(part: _Part) -> bool:
+    return len(memoryview(part.text)) > len('""')
 
 
 def _string(raw: memoryview) -> str:
