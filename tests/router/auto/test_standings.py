@@ -47,6 +47,11 @@ def test_a_huge_beginning_tells_conversations_apart_by_its_first_65536_bytes() -
     assert key(turns("y" + huge + "a" * 100_000)) != first
 
 
+def test_behind_a_huge_system_message_each_request_stands_for_itself() -> None:
+    asked = [turns(text, system="x" * 70_000) for text in ("hello", "good morning")]
+    assert key(asked[0]) != key(asked[1])
+
+
 def test_a_session_that_is_named_is_one_whatever_is_said() -> None:
     assert key(turns("a"), session=b"s") == key(turns("b"), session=b"s")
     assert key(turns("a"), session=b"s") != key(turns("a"), session=b"r")

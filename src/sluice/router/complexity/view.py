@@ -306,12 +306,11 @@ def _begun(prompt: memoryview) -> tuple[bytes, bool]:
 
 def _begun_late(prompt: memoryview, start: int) -> tuple[bytes, bool]:
     """The same, where the message that begins here doesn't end in time. If it is not plainly the
-    user's, as after a huge system message, the conversation can't be told from others; then it is
-    not known whether it goes on."""
-    opening = _ends(prompt[:start]) + _ends(prompt[start:_BEGINNING])
-    known = _USER.match(prompt, start) is not None
+    user's, as a huge system message, others begin alike: then the request stands for itself."""
+    if _USER.match(prompt, start) is None:
+        return _ends(prompt), False
     end = bytes(prompt[max(_BEGINNING, len(prompt) - _END) :])
-    return opening, known and b'"role"' in end
+    return _ends(prompt[:start]) + _ends(prompt[start:_BEGINNING]), b'"role"' in end
 
 
 def _unmarked(message: memoryview) -> memoryview:
