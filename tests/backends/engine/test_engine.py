@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +156,27 @@ def test_who_lost_its_blocks_is_next() -> None:
     assert "1" in log.preempted()
     # There would be a block for the third before the second finds all of its own.
     assert log.finished()["0"] < log.first()["2"]
+
+
+@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_who_waited_behind_one_that_leaves_begins_with_the_next_step(
+    policy: Policy, one_by_one: bool
+) -> None:
+    config = EngineConfig(num_blocks=4, block_size=4, policy=policy, pace=PACE)
+    floor = PACE.floor_seconds
+    log = replay(
+        Engine(config, one_by_one),
+        [
+            request(0, 4, 9),
+            request(1, 16, 1, at=floor / 2),
+            request(2, 4, 1, at=floor / 2),
+            Action(5 * floor / 2, "1", None),
+        ],
+    )
+    # The second finds no room beside the first, and lets nobody past.
+    start = next(step.start for step in log.steps for output in step.outputs if output.id == "2")
+    assert start == 3 * floor
 
 
 def test_the_least_important_loses_its_blocks_under_priority() -> None:

@@ -156,10 +156,11 @@ class Engine:
         self.counters.request_success["abort"] += 1
         if not progress.generated:
             self._queued_tokens -= progress.request.prompt_tokens
+        # Cut also where it only waited: who is behind it may find room where it found none.
+        self._cut(now)
         if progress.running:
             progress.aborted = True
             self._aborted.append(progress)
-            self._cut(now)
         else:
             self._scheduler.leave(progress)
             if not self._requests and self._step is None:
