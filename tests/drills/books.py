@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ class Audit:
         )
 
 
+def sizes(paths: Iterable[Path]) -> list[int]:
+    """Bytes of files, of those that are still there: a gateway removes and renames its own."""
+    found = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found.append(path.stat().st_size)
+    return found
+
+
 #: A consumer that will never come back.
 LOST = "lost"
 
@@ -59,7 +69,7 @@ class Books:
 
     def spooled(self) -> int:
         """Bytes of events in the spool."""
-        return sum(path.stat().st_size for path in self.spool.glob("*") if path.exists())
+        return sum(sizes(self.spool.glob("*")))
 
     def queued(self) -> int:
         """Entries of the usage stream that the ledger doesn't have yet."""

@@ -10,7 +10,7 @@ from typing import Any
 import redis as redis_client
 
 from sluice.migrations import migrate
-from tests.drills.books import Books
+from tests.drills.books import Books, sizes
 from tests.drills.judge import Seen, seen
 from tests.harness.gateway import Gateway, Process, free_port, sluice, start_together
 from tests.harness.limited import Limited
@@ -129,12 +129,7 @@ class Fleet(Books):
 
     def spooled(self) -> int:
         """Bytes of events in all spools."""
-        return sum(
-            path.stat().st_size
-            for spool in self.spool.glob("*-spool")
-            for path in spool.glob("*")
-            if path.exists()
-        )
+        return sum(sizes(self.spool.glob("*-spool/*")))
 
     def seen(self) -> list[Seen]:
         """What the judge has seen."""

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from tests.drills.books import sizes
 from tests.drills.load import Crowd, moments
 from tests.drills.site import Site
 from tests.harness.gateway import TEAM_KEY
@@ -113,7 +114,7 @@ def test_a_full_disk_tears_no_later_event(site: Site) -> None:
         site.valkey.kill()
         for room in (100, 400, 700):
             crowd.wait_for_more(50)
-            limit = max(path.stat().st_size for path in site.spool.iterdir()) + room
+            limit = max(sizes(site.spool.glob("*"))) + room
             before = crowd.faults.total()
             resource.prlimit(site.gateway.pid, resource.RLIMIT_FSIZE, (limit, -1))
             eventually(lambda before=before: crowd.faults.total() > before)  # type: ignore[misc]
