@@ -13,7 +13,7 @@ import importlib.util
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +49,9 @@ _FEW = 350
 _ROUNDS = 10
 #: Characters. Of the last two the ends are read only.
 _SIZES = (1_000, 20_000, 45_000, 200_000, 2_000_000)
+#: Messages whose content is in parts, and the characters of each.
+_PARTS = (50, 1_000, 20_000)
+_PART = 12
 
 
 @dataclass(frozen=True)
@@ -239,6 +242,16 @@ def cost(bench: Bench, evaluate: ModuleType) -> Iterator[str]:
     for size in _SIZES:
         name = f"{size:,} characters, a quote behind each word"
         yield _timed(name, scorer, _long(quoted, size, 50))
+    for parts in _PARTS:
+        long = _long(prompts, parts * _PART, 50)
+        yield _timed(f"{parts:,} parts of {_PART} characters", scorer, map(_in_parts, long))
+
+
+def _in_parts(prompt: str) -> list[dict[str, str]]:
+    """A prompt as the content of one message, in many parts."""
+    return [
+        {"type": "text", "text": prompt[at : at + _PART]} for at in range(0, len(prompt), _PART)
+    ]
 
 
 def _long(prompts: Sequence[str], size: int, count: int) -> list[str]:
@@ -253,10 +266,10 @@ def _long(prompts: Sequence[str], size: int, count: int) -> list[str]:
     return found
 
 
-def _timed(name: str, scorer: Scorer, prompts: Sequence[str]) -> str:
+def _timed(name: str, scorer: Scorer, contents: Iterable[object]) -> str:
     bodies = [
-        {"messages": msgspec.Raw(msgspec.json.encode([{"role": "user", "content": prompt}]))}
-        for prompt in prompts
+        {"messages": msgspec.Raw(msgspec.json.encode([{"role": "user", "content": content}]))}
+        for content in contents
     ]
     least = np.full(len(bodies), np.inf)
     begun = time.process_time()

@@ -58,7 +58,7 @@ class Received(msgspec.Struct, frozen=True):
         """The request with a prompt as long as what a model will be given."""
         if self.conversation is None or not self.conversation.history:
             return self.request
-        characters = self.request.prompt_characters + self.conversation.size
+        characters = self.request.prompt_characters + self.conversation.characters
         return msgspec.structs.replace(self.request, prompt_characters=characters)
 
 

@@ -30,6 +30,7 @@ from sluice.wire.functions import (
     offers_functions,
 )
 from sluice.wire.guided_decoding import with_structured_outputs
+from sluice.wire.inline_data import without_data
 from sluice.wire.messages_answer import to_message
 from sluice.wire.messages_content import without_own_thinking
 from sluice.wire.messages_passthrough import (
@@ -68,10 +69,19 @@ class Conversation:
     referenced: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     key: bytes | None = None
 
-    @cached_property
+    @property
     def size(self) -> int:
         """Bytes of the history as JSON."""
-        return len(encode(self.history)) if self.history else 0
+        return len(self._encoded)
+
+    @cached_property
+    def characters(self) -> int:
+        """The same, counted as `Request.prompt_characters` is."""
+        return without_data(self._encoded).characters
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return encode(self.history) if self.history else b""
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -7,15 +7,10 @@ from typing import Any
 import msgspec
 
 from sluice.wire.errors import InvalidRequest
+from sluice.wire.inline_data import tokens_of_data
 from sluice.wire.messages_request import read_members
 from sluice.wire.objects import mended
 from sluice.wire.usage import estimate_tokens
-
-#: What an image costs, about, at the size to which models scale large ones.
-IMAGE_TOKENS = 1_600
-
-#: A page of a PDF costs some 2,000 tokens and is some 90,000 characters of base64.
-PDF_CHARACTERS_PER_TOKEN = 45
 
 _anything = msgspec.json.Decoder(Any)
 
@@ -52,8 +47,7 @@ def _media(value: Any) -> tuple[int, int]:
         data = value.get("data")
         if value.get("type") == "base64" and isinstance(data, str):
             pdf = value.get("media_type") == "application/pdf"
-            tokens = -(-len(data) // PDF_CHARACTERS_PER_TOKEN) if pdf else IMAGE_TOKENS
-            return len(data), max(tokens, IMAGE_TOKENS)
+            return len(data), tokens_of_data(len(data), pdf)
         found = [_media(item) for item in value.values()]
     else:
         return 0, 0

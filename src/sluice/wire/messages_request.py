@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from sluice.wire.errors import InvalidRequest
+from sluice.wire.inline_data import read_prompt
 from sluice.wire.messages_content import chat_messages, read_part
 from sluice.wire.messages_errors import THREAD_UNSUPPORTED
 from sluice.wire.objects import RawObject, raw
@@ -107,6 +108,7 @@ def read_messages_request(body: bytes) -> Request:
         raise _missing("max_tokens")
     if max_tokens < 0:
         raise InvalidRequest("`max_tokens` must be at least 0", "max_tokens")
+    legible, characters = read_prompt(members, "system", "messages")
     return Request(
         members=members,
         model=member(members, "model", str) or "",
@@ -115,7 +117,8 @@ def read_messages_request(body: bytes) -> Request:
         tier=tier,
         team_id=team,
         disable_fallbacks=disable_fallbacks,
-        prompt_characters=sum(len(bytes(members.get(n, b""))) for n in ("system", "messages")),
+        prompt_characters=characters,
+        legible=legible,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from sluice.wire.errors import InvalidRequest
+from sluice.wire.inline_data import read_prompt
 from sluice.wire.objects import MalformedJSON, RawObject, decode_object, encode, raw
 
 T = TypeVar("T")
@@ -64,7 +65,9 @@ class Request(msgspec.Struct, frozen=True):
         tier: `x-tier` of the body, or None.
         team_id: `x-team-id` of the body, or None.
         disable_fallbacks: the caller wants the first failure, as it is.
-        prompt_characters: length of the prompt's JSON text.
+        prompt_characters: length of the prompt's JSON text; pictures and other data that it holds
+            count as what their tokens would have.
+        legible: the members without such data, where the prompt holds any.
     """
 
     members: RawObject
@@ -76,6 +79,12 @@ class Request(msgspec.Struct, frozen=True):
     team_id: str | None = None
     prompt_characters: int = 0
     disable_fallbacks: bool = False
+    legible: RawObject | None = None
+
+    @property
+    def readable(self) -> RawObject:
+        """The members, for those who read the prompt: without pictures and other data in it."""
+        return self.members if self.legible is None else self.legible
 
     def bounded(self, max_tokens: int) -> Request:
         """The same request with a bound on its output."""
@@ -123,6 +132,7 @@ def read_request(body: bytes, prompt: str) -> Request:
         raise InvalidRequest(
             "`stream_options` is only allowed when `stream` is true", "stream_options"
         )
+    legible, characters = read_prompt(members, prompt)
     request = Request(
         members=members,
         model=_required(members, "model", str),
@@ -132,7 +142,8 @@ def read_request(body: bytes, prompt: str) -> Request:
         tier=_member(members, "x-tier", str),
         team_id=_member(members, "x-team-id", str),
         disable_fallbacks=_member(members, "disable_fallbacks", bool) or False,
-        prompt_characters=len(bytes(members.get(prompt, msgspec.Raw(b"")))),
+        prompt_characters=characters,
+        legible=legible,
     )
     for name in OURS:
         members.pop(name, None)

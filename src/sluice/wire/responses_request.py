@@ -15,6 +15,7 @@ import msgspec
 import uuid_utils
 
 from sluice.wire.errors import InvalidRequest
+from sluice.wire.inline_data import without_data
 from sluice.wire.objects import RawObject, mended, raw
 from sluice.wire.request import Request, StreamOptions, member, read_request
 from sluice.wire.responses_answer import Echo
@@ -193,6 +194,7 @@ def to_chat(
     messages = ChatHistory(box).messages(instructions, items)
     try:
         prompt = raw(messages)
+        characters = without_data(bytes(prompt)).characters
         chat: RawObject = {"model": raw(request.model), "messages": prompt}
         chat |= {name: raw(value) for name, value in _options(members, offered).items()}
     except RecursionError:
@@ -207,10 +209,10 @@ def to_chat(
             members=chat,
             # The closing event of every stream reports usage.
             stream_options=StreamOptions(include_usage=True) if request.stream else None,
-            prompt_characters=len(bytes(prompt)),
+            prompt_characters=characters,
         ),
         box.dropped,
-        _echo(members, box, len(bytes(prompt))),
+        _echo(members, box, characters),
     )
 
 

@@ -109,8 +109,11 @@ PARTS = st.one_of(
     st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS, "cache_control": MARKS}),
     st.fixed_dictionaries({"type": st.sampled_from(["text", "input_text"]), "text": TEXTS}),
     st.just({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}),
+    st.sampled_from(["image", "input_image", "image_", "input_", "imag", 'image"']).map(
+        lambda kind: {"type": kind}
+    ),
     st.fixed_dictionaries({"type": st.just("tool_result"), "content": TEXTS}),
-    st.sampled_from([3, None, {"text": 4}, {"type": "text", "text": None}]),
+    st.sampled_from([3, None, {}, {"text": 4}, {"type": "text", "text": None}]),
 )
 CONTENTS = st.one_of(
     TEXTS,

@@ -157,6 +157,96 @@ def test_the_last_question_of_a_huge_conversation_is_found(read_view: Read, spac
     assert read_view({"messages": msgspec.Raw(raw)}).text == asked
 
 
+ASKED = "Find out why the nightly build of the parser fails, and mend it."
+
+
+def agent(form: str, results: int, size: int) -> dict[str, Any]:
+    """A request of an agent that was asked once, and has had results of so many calls since."""
+    result = "def f(x): return x == 1\n" * (size // 24)
+    turns: list[dict[str, Any]] = [{"role": "user", "content": ASKED}]
+    for number in range(results):
+        id, arguments = f"call_{number}", '{"path": "a"}'
+        if form == "chat":
+            function = {"name": "read", "arguments": arguments}
+            calls = [{"id": id, "type": "function", "function": function}]
+            turns.append({"role": "assistant", "content": None, "tool_calls": calls})
+            turns.append({"role": "tool", "tool_call_id": id, "content": result})
+        elif form == "messages":
+            call = {"type": "tool_use", "id": id, "name": "read", "input": {"path": "a"}}
+            told = {"type": "tool_result", "tool_use_id": id, "content": result}
+            turns.append({"role": "assistant", "content": [call]})
+            turns.append({"role": "user", "content": [told]})
+        else:
+            called = {"type": "function_call", "call_id": id, "name": "read"}
+            turns.append({**called, "arguments": arguments})
+            turns.append({"type": "function_call_output", "call_id": id, "output": result})
+    return {"input" if form == "responses" else "messages": turns}
+
+
+@pytest.mark.parametrize("form", ["chat", "messages", "responses"])
+@pytest.mark.parametrize(
+    ("results", "size"), [(1, 100), (7, 100), (8, 100), (60, 100), (1, 20_000), (60, 2_000)]
+)
+def test_behind_results_of_tools_what_the_user_asked_is_read(
+    read_view: Read, form: str, results: int, size: int
+) -> None:
+    """So that an agent's requests are scored alike, and its conversation gets no harder."""
+    assert read_view(members(**agent(form, results, size))).text == ASKED
+
+
+@pytest.mark.parametrize("form", ["chat", "messages", "responses"])
+def test_the_last_question_behind_a_long_result_is_read(read_view: Read, form: str) -> None:
+    body = agent(form, 3, 20_000)
+    next(iter(body.values())).append({"role": "user", "content": "Now prove that it is mended."})
+    assert read_view(members(**body)).text == "Now prove that it is mended."
+
+
+def test_of_a_huge_message_in_parts_the_last_texts_are_read(chat: Chat) -> None:
+    parts = [{"type": "text", "text": f"paragraph {number} " * 20} for number in range(1_000)]
+    question = {"type": "text", "text": 'Which of these is "wrong"?'}
+    read = chat(("user", [*parts, question])).text
+    assert read == cut("\n".join(part["text"] for part in [*parts[-2:], question]))
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"type": "image_url", "image_url": {"url": "https://images.example/a.png"}},
+        {"type": "input_image", "image_url": "https://images.example/a.png"},
+        {"type": "image", "source": {"type": "url", "url": "https://images.example/a.png"}},
+    ],
+)
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_an_image_is_seen_wherever_it_is(
+    chat: Chat, read_view: Read, image: dict[str, Any], size: int
+) -> None:
+    """The model gets all of the conversation."""
+    text, more = {"type": "text", "text": "So?"}, ("user", "And why? " * (size // 9))
+    for part in (image, {"type": "tool_result", "content": [image]}):
+        for content in ([part, text], [text, part]):
+            assert chat(("user", content)).images
+            assert chat(("user", content), ("assistant", "It is blue."), more).images
+            assert chat(("tool", content), more).images
+            assert chat(more, ("user", content)).images
+            asked = [{"role": "user", "content": content}]
+            assert read_view(members(input=asked)).images
+            spaced = json.dumps(asked, indent=2).encode()
+            assert read_view({"messages": msgspec.Raw(spaced)}).images
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        'What is {"type":"image","source":{}} good for?',
+        [{"type": "text", "text": '"type": "image_url"'}],
+        [{"type": "tool_use", "input": {"image": "nginx", "kind": "image"}}],
+        [{"type": "imagery"}],
+    ],
+)
+def test_what_only_speaks_of_an_image_is_none(chat: Chat, content: Any) -> None:
+    assert not chat(("user", content)).images
+
+
 @pytest.mark.parametrize(
     "raw",
     [

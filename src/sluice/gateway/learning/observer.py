@@ -163,7 +163,7 @@ class AnswerObserver:
         payer = sampling.payer(principal)
         if other is None or payer is None or not policy.allows_model(sampling.judge):
             return None
-        view = read_view(call.request.members)
+        view = read_view(call.request.readable)
         if view.images or (call.conversation is not None and call.conversation.history):
             return None
         prompt = view.text if policy.keep_prompts else None

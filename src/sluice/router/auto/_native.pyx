@@ -229,7 +229,7 @@ cdef class Choosing:
         tokens = self._tokens(request)
         if tokens > self.room:
             return None
-        reading = self.scorer.reading(request.members)
+        reading = self.scorer.reading(request.readable)
         if session or conversation is None:
             conversation = self._conversation(session if session else reading.opening)
         score = reading.score

@@ -167,7 +167,7 @@ class AutoRouter:
     def _route(self, alias: Alias, ask: AutoAsk) -> AutoChoice:
         """The same, of a request that may be like none before it."""
         policy, scorer = alias.policy, alias.scorer
-        view, scored = scorer.read(ask.request.members)
+        view, scored = scorer.read(ask.request.readable)
         conversation, named = ask.conversation, (ask.session, ask.conversation) != (None, None)
         if ask.session or conversation is None:
             conversation = alias.conversations.key(ask.session, view)

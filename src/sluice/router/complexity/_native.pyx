@@ -23,6 +23,9 @@ from sluice.router.complexity import signals as _signals
 from sluice.router.complexity import view as _view
 from sluice.router.complexity.scored import Scored
 
+cdef extern from "string.h":
+    void* memmem(const void* text, size_t size, const void* sign, size_t length) nogil
+
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
     const uint8_t* PyUnicode_1BYTE_DATA(object text)
@@ -46,6 +49,7 @@ cdef enum:
     LETTERS = 4096
     ROOM = 1024  # for a text that was cut, in ASCII
     LOOKED_AT = 8
+    LAST_TEXTS = 3
 
 
 cdef uint64_t LOW_BITS = 0x7F7F7F7F7F7F7F7FULL
@@ -98,6 +102,7 @@ cdef Py_ssize_t long_string = 2 * _view._PIECE
 cdef Py_ssize_t short_text = _view._SHORT
 cdef Py_ssize_t most_turns = _view._MOST_TURNS
 cdef Py_ssize_t beginning = _view._BEGINNING
+cdef Py_ssize_t last_bytes = _view._END
 cdef Py_ssize_t opening_piece = _view._OPENING
 cdef Py_ssize_t marked_end = _view._MARKED_END
 cdef Py_ssize_t system_head = _view._SYSTEM_HEAD
@@ -108,7 +113,8 @@ cdef int _load() except -1:
     cdef int byte, bit
     cdef uint32_t crc
     sizes = len(_signals.SIGNALS), _features._FIRST, _features._LAST, _features.BUCKETS
-    if sizes != (SIGNALS, FIRST, LAST, BUCKETS) or _view._MOST_LOOKED_AT != LOOKED_AT:
+    looked_at = _view._MOST_LOOKED_AT, _view._LAST_TEXTS
+    if sizes != (SIGNALS, FIRST, LAST, BUCKETS) or looked_at != (LOOKED_AT, LAST_TEXTS):
         raise ImportError("the compiled scorer is of another version: build it anew")
     for byte in range(256):
         crc = byte
@@ -546,18 +552,36 @@ cdef struct Span:
     const uint8_t* begin
     const uint8_t* end
 
-cdef struct Turn:
+cdef struct Names:
+    # Of the two members of an object that are looked at: what it is, and what it holds.
+    const char* kind
+    Py_ssize_t kind_size
+    const char* content
+    Py_ssize_t content_size
+
+cdef struct Object:
+    # A message, or a part of one's content.
     Span whole  # without an end where the text ended before
-    Span role
+    Span kind
     Span content
+
+cdef struct Parts:
+    # Of a content in parts: how many have a text, the first of those, and the last in a ring.
+    Py_ssize_t count
+    Span first
+    Span last[LAST_TEXTS]
 
 cdef struct Turns:
     # Of the messages of a request: how many are the user's, and the last of those, in a ring.
     Py_ssize_t spoken
     Span last[LOOKED_AT]
-    Turn first
+    Object first
+    Span asked  # the content of the user's first one
     Span opening  # the user's first one; without an end where the text ended before
     bint continued  # whether more follows
+
+cdef Names of_message = Names("role", 4, "content", 7)
+cdef Names of_part = Names("type", 4, "text", 4)
 
 
 @cython.final
@@ -617,14 +641,11 @@ cdef Reading _of_messages(dict members, object messages, const Py_buffer* prompt
     cdef Reading reading
     if not _read_turns(begin, begin + min(prompt.len, beginning), whole, &turns):
         return None
-    if not whole:  # only its end is looked at
-        if turns.opening.begin != NULL and turns.opening.end == NULL:
-            begun = _view._begun_late(memoryview(messages), turns.opening.begin - begin)
-        else:
-            begun = _opening(begin, &turns, prompt.len), bool(turns.continued)
-        return _of_view(_view._view(members, memoryview(messages), *begun))
+    if not whole:  # only its ends are looked at
+        return _of_ends(members, messages, prompt, &turns)
     reading = Reading.__new__(Reading)
-    _last_turns(&turns, reading)
+    reading.text = _last_turns(&turns)
+    reading.facts.images = _has_images(begin, begin + prompt.len)
     tools = members.get("tools")
     reading.system = _system(members, &turns.first)
     reading.opening = _opening(begin, &turns, prompt.len)
@@ -638,12 +659,61 @@ cdef Reading _of_messages(dict members, object messages, const Py_buffer* prompt
     return reading
 
 
+cdef Reading _of_ends(dict members, object messages, const Py_buffer* prompt, const Turns* turns):
+    """A reading of long messages, of which is known how they begin."""
+    cdef const uint8_t* begin = <const uint8_t*>prompt.buf
+    cdef const uint8_t* end = begin + prompt.len
+    cdef const Span* opening = &turns.opening
+    given = memoryview(messages)
+    if opening.begin != NULL and opening.end == NULL:
+        begun = _view._begun_late(given, opening.begin - begin)
+    elif opening.begin == NULL:
+        begun = _view._Beginning(_opening(begin, turns, prompt.len))
+    else:
+        begun = _view._Beginning(
+            _opening(begin, turns, prompt.len),
+            bool(turns.continued),
+            given[opening.begin - begin : opening.end - begin],
+        )
+    images = (
+        _has_images(begin, begin + min(prompt.len, beginning))
+        or _has_images(end - last_bytes, end)
+    )
+    return _of_view(_view._view(members, given, begun, images))
+
+
+cdef bint _has_images(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """See `view._IMAGE`."""
+    while True:
+        at = <const uint8_t*>memmem(at, end - at, b'"type"', 6)
+        if at == NULL:
+            return False
+        at = _past_space(at + 6, end)
+        if at < end and at[0] == c":":
+            at = _past_space(at + 1, end)
+            if _is_of_image(at, end):
+                return True
+
+
+cdef bint _is_of_image(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Whether here stands the type of an image."""
+    at += 1 if at < end and at[0] == c'"' else end - at
+    if end - at >= 6 and memcmp(at, b"input_", 6) == 0:
+        at += 6
+    if end - at < 6 or memcmp(at, b"image", 5) != 0:
+        return False
+    at += 5
+    if end - at >= 4 and memcmp(at, b"_url", 4) == 0:
+        at += 4
+    return at < end and at[0] == c'"'
+
+
 cdef bint _read_turns(
     const uint8_t* at, const uint8_t* end, bint whole, Turns* turns
 ) noexcept nogil:
     """Read a list of messages, or of its beginning the first one of the user; False where it is
     not plainly one."""
-    cdef Turn turn
+    cdef Object turn
     memset(turns, 0, sizeof(Turns))
     if at == end or at[0] != c"[":
         return False
@@ -651,7 +721,7 @@ cdef bint _read_turns(
         at = _past_space(at + 1, end)
         if at < end and at[0] != c"{":  # no object, or an empty list
             return False
-        if not _read_turn(at, end, &turn):
+        if not _read_object(at, end, &of_message, &turn):
             return False
         if turn.whole.end == NULL:
             turns.opening = turn.whole
@@ -659,9 +729,9 @@ cdef bint _read_turns(
         at = _past_space(turn.whole.end, end)
         if turns.first.whole.begin == NULL:
             turns.first = turn
-        if _is(turn.role, "user", 4):
+        if _is(turn.kind, "user", 4):
             if turns.spoken == 0:
-                turns.opening = turn.whole
+                turns.opening, turns.asked = turn.whole, turn.content
                 turns.continued = at < end and at[0] == c","
                 if not whole:
                     return True
@@ -674,16 +744,21 @@ cdef bint _read_turns(
             return True
 
 
-cdef bint _read_turn(const uint8_t* at, const uint8_t* end, Turn* turn) noexcept nogil:
-    """Read the message that begins here; False where it is unusual."""
+cdef bint _read_object(
+    const uint8_t* at, const uint8_t* end, const Names* names, Object* read
+) noexcept nogil:
+    """Read the message or the part that begins here; False where it is unusual."""
     cdef Span key, value
-    memset(turn, 0, sizeof(Turn))
-    turn.whole.begin = at
+    memset(read, 0, sizeof(Object))
+    read.whole.begin = at
     while True:
         at = _past_space(at + 1, end)
         if at >= end:
             return True
-        if at[0] != c'"':  # an object without members is unusual too
+        if at[0] == c"}":  # it has no members
+            read.whole.end = at + 1
+            return True
+        if at[0] != c'"':
             return False
         key.begin, key.end = at, _string_end(at, end)
         if key.end == NULL:
@@ -699,17 +774,17 @@ cdef bint _read_turn(const uint8_t* at, const uint8_t* end, Turn* turn) noexcept
         value.end = _value_end(value.begin, end)
         if value.end == NULL:
             return True
-        if _is(key, "content", 7):
-            turn.content = value
-        elif _is(key, "role", 4):
+        if _is(key, names.content, names.content_size):
+            read.content = value
+        elif _is(key, names.kind, names.kind_size):
             if value.begin[0] != c'"' or _is_escaped(value):
                 return False
-            turn.role = value
+            read.kind = value
         at = _past_space(value.end, end)
         if at == end:
             return True
         if at[0] == c"}":
-            turn.whole.end = at + 1
+            read.whole.end = at + 1
             return True
         if at[0] != c",":
             return False
@@ -794,12 +869,12 @@ cdef inline bint _is(Span string, const char* text, Py_ssize_t length) noexcept 
     )
 
 
-cdef int _last_turns(const Turns* turns, Reading reading) except -1:
-    """See `view._last_turns`."""
+cdef str _last_turns(const Turns* turns):
+    """See `view._last_turns`; where there is nothing, what the user said first."""
     cdef str text, last = None
     cdef Py_ssize_t back, characters = 0, found = 0
     for back in range(1, min(turns.spoken, LOOKED_AT) + 1):
-        text = _content(turns.last[(turns.spoken - back) % LOOKED_AT], reading)
+        text = _content(turns.last[(turns.spoken - back) % LOOKED_AT])
         if text:
             found += 1
             if found == 1:
@@ -810,23 +885,60 @@ cdef int _last_turns(const Turns* turns, Reading reading) except -1:
         if characters >= short_text:
             break
     if found == 0:
-        last = ""
-    reading.text = last if len(last) <= longest else _view.cut(last)
-    return 0
+        last = _content(turns.asked)
+    return last if len(last) <= longest else _view.cut(last)
 
 
-cdef str _content(Span content, Reading reading):
-    """See `view._content`; notes images."""
-    cdef Py_ssize_t size = content.end - content.begin
-    if 2 <= size <= long_string and content.begin[0] == c'"' and not _is_escaped(content):
+cdef str _content(Span content):
+    """See `view._content`."""
+    cdef Parts parts
+    if content.begin == content.end or content.begin[0] != c"[":
+        return _string(content)
+    if _read_parts(content.begin, content.end, &parts):
+        return _texts(&parts)
+    return _view._content(_bytes(content))
+
+
+cdef bint _read_parts(const uint8_t* at, const uint8_t* end, Parts* parts) noexcept nogil:
+    """Read a list of parts; False where it is not plainly one."""
+    cdef Object part
+    memset(parts, 0, sizeof(Parts))
+    while True:
+        at = _past_space(at + 1, end)
+        if at == end or at[0] != c"{" or not _read_object(at, end, &of_part, &part):
+            return False
+        if part.whole.end == NULL:
+            return False
+        if part.content.end - part.content.begin > 2:
+            if parts.count == 0:
+                parts.first = part.content
+            parts.last[parts.count % LAST_TEXTS] = part.content
+            parts.count += 1
+        at = _past_space(part.whole.end, end)
+        if at == end or at[0] != c",":
+            return at < end and at[0] == c"]"
+
+
+cdef str _texts(const Parts* parts):
+    """See `view._texts`."""
+    cdef Py_ssize_t back
+    cdef list texts = []
+    if parts.count > LAST_TEXTS:
+        texts.append(_string(parts.first))
+    for back in range(min(parts.count, LAST_TEXTS), 0, -1):
+        texts.append(_string(parts.last[(parts.count - back) % LAST_TEXTS]))
+    return "\n".join(texts)
+
+
+cdef str _string(Span string):
+    """See `view._string`."""
+    cdef Py_ssize_t size = string.end - string.begin
+    if 2 <= size <= long_string and string.begin[0] == c'"' and not _is_escaped(string):
         try:
-            return PyUnicode_DecodeUTF8(<const char*>content.begin + 1, size - 2, NULL)
+            return PyUnicode_DecodeUTF8(<const char*>string.begin + 1, size - 2, NULL)
         except UnicodeDecodeError:
             pass
-    text, images = _view._content(_bytes(content))
-    if images and reading is not None:
-        reading.facts.images = True
-    return text
+    return _view._string(memoryview(_bytes(string)))
 
 
 cdef bytes _opening(const uint8_t* begin, const Turns* turns, Py_ssize_t size):
@@ -859,14 +971,14 @@ cdef bytes _ends(Span text):
     return b"%d%b%b" % (size, text.begin[:opening_piece], (text.end - opening_piece)[:opening_piece])
 
 
-cdef str _system(dict members, const Turn* first):
+cdef str _system(dict members, const Object* first):
     """See `view._system`."""
     cdef Span content = first.content
     if "system" in members or "instructions" in members:
         return _view._system(members, ())
-    if not _is(first.role, "system", 6) and not _is(first.role, "developer", 9):
+    if not _is(first.kind, "system", 6) and not _is(first.kind, "developer", 9):
         return ""
-    return _content(content, None)[:system_head]
+    return _content(content)[:system_head]
 
 
 cdef bytes _bytes(Span span):

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 from typing_extensions import Buffer
@@ -24,8 +25,15 @@ HEAD, TAIL = 250, 450
 #: they are; only the end is, which is so long.
 _LONG = 48_000
 _END = 12_000
+#: Bytes of the end in which is looked for who said what stands there.
+_LATELY = 24_000
 #: Where a message of the user begins. Quotes within strings are escaped: there it is not.
 _USER = re.compile(rb'\{\s*+(?:"type"\s*+:\s*+"message"\s*+,\s*+)?+"role"\s*+:\s*+"user"')
+#: A message says in one of these members that it is not the user's, or the result of a tool.
+_SPEAKER = re.compile(rb'"role"\s*+:\s*+"(?!user")|"tool_result"|"function_call_output"')
+_SPEAKERS = (b'"role"', b'"tool_result"', b'"function_call_output"')
+#: The type of a part that is an image, in every format.
+_IMAGE = re.compile(rb'"type"\s*+:\s*+"(?:input_)?+image(?:_url)?+"')
 #: Bytes of JSON that hold `HEAD` or `TAIL` characters, the longest escapes aside.
 _PIECE = 4_000
 #: The same where there are no `\u` escapes, which leaves four bytes a character at most.
@@ -45,6 +53,8 @@ _MOST_TURNS = 64
 #: A last message as short as "go on" says little; the one before it is read with it.
 _SHORT = 40
 _MOST_LOOKED_AT = 8
+#: Of a message in parts: how many of its last texts are read, besides the first.
+_LAST_TEXTS = 3
 
 _NOTHING = msgspec.Raw(b"")
 #: With which a JSON string and a list begin.
@@ -56,13 +66,14 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         text: of the turn that is to be answered: the last user message, its middle cut out
-            where it is long; after a very short one, the user message before it too.
+            where it is long; after a very short one, the user message before it too. Behind
+            results of tools alone it is the user's first message.
         length: bytes of the whole prompt as JSON.
         system: the beginning of the system message; it tells applications apart.
         turns: messages from the user until now, one at least; no more than 64 are counted.
         tools: whether the request offers tools.
         schema: whether the answer must be JSON.
-        images: whether there are images in what was read.
+        images: whether there are images in the prompt; of a long one, near its ends.
         opening: how the conversation begins, which each of its requests repeats: the JSON up to
             the end of the user's first message, or a prompt that is one text. Of long ones the
             length and both ends. It is not scored.
@@ -93,8 +104,20 @@ class _Turn(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
-    type: str = ""
     text: msgspec.Raw = _NOTHING
+
+
+class _Beginning(NamedTuple):
+    """How a conversation begins.
+
+    Attributes:
+        opening, continued: see `RequestView`.
+        first: the user's first message, if it ends soon enough.
+    """
+
+    opening: bytes
+    continued: bool = False
+    first: memoryview = memoryview(b"")
 
 
 class _Format(msgspec.Struct):
@@ -124,25 +147,24 @@ def read_view(members: RawObject) -> RequestView:
     Never raises: what can't be read is not seen, and is the upstream's to refuse.
     """
     prompt = _prompt(members)
-    return _view(members, prompt, *_begun(prompt))
+    return _view(members, prompt, _begun(prompt), _has_images(prompt))
 
 
-def _view(members: RawObject, prompt: memoryview, opening: bytes, continued: bool) -> RequestView:
-    """The view of a prompt of which is known how it begins; see `_begun`."""
+def _view(members: RawObject, prompt: memoryview, begun: _Beginning, images: bool) -> RequestView:
+    """The view of a prompt of which is known how it begins, and whether there are images."""
     turns = _turns(prompt)
     spoken = [turn for turn in turns if turn.role == "user"]
-    text, images = _last_turns(spoken)
     tools = members.get("tools")
     return RequestView(
-        text,
+        _last_turns(spoken) or _last_turns(_messages(b"[%b]" % bytes(begun.first))),
         len(prompt),
         _system(members, turns),
         min(len(spoken), _MOST_TURNS) or 1,
         tools is not None and len(memoryview(tools)) > len("[]"),
         _wants_json(members),
         images,
-        opening,
-        continued,
+        begun.opening,
+        begun.continued,
     )
 
 
@@ -165,7 +187,7 @@ def _turns(prompt: memoryview) -> list[_Turn]:
     """The messages; a bare text is one from the user."""
     if prompt and prompt[0] == _QUOTE:
         return [_Turn("user", msgspec.Raw(prompt))]
-    return _last_messages(bytes(prompt[-_END:])) if len(prompt) > _LONG else _messages(prompt)
+    return _last_messages(prompt) if len(prompt) > _LONG else _messages(prompt)
 
 
 def _messages(raw: Buffer) -> list[_Turn]:
@@ -176,53 +198,68 @@ def _messages(raw: Buffer) -> list[_Turn]:
         return []
 
 
-def _last_messages(end: bytes) -> list[_Turn]:
-    """The messages at the end of many, from a user's on."""
+def _last_messages(prompt: memoryview) -> list[_Turn]:
+    """The messages at the end of many, from a user's on; none where no end of one is there."""
+    lately = bytes(prompt[-_LATELY:])
+    end = lately[-_END:]
     # The first test is the cheap one.
     if b'"user"' in end and (begun := _USER.search(end)):
         try:
             return _TURNS.decode(b"[" + end[begun.start() :])
         except _UNREADABLE:
             pass
-    # Where the last message begins isn't known; its end, without the closing brackets, is.
+    if _SPEAKER.match(lately, max(map(lately.rfind, _SPEAKERS))):
+        return []
+    # Where the last message begins isn't known; its last texts are, if it is in parts, or its
+    # end, without the closing brackets.
+    if texts := _TEXT_BEGUN.findall(end):
+        return [_Turn("user", msgspec.Raw(b'"%s"' % b"\\n".join(texts[-_LAST_TEXTS:])))]
     text = end[_whole(end, len(end) - _PIECE) :].rstrip(b" \n]}").removesuffix(b'"')
     return [_Turn("user", msgspec.Raw(b'"%s"' % text))]
 
 
-def _last_turns(spoken: Sequence[_Turn]) -> tuple[str, bool]:
-    """The text that is to be answered, and whether images are in it."""
+def _last_turns(spoken: Sequence[_Turn]) -> str:
+    """The text that is to be answered."""
     texts: list[str] = []
-    characters, images = 0, False
+    characters = 0
     for turn in spoken[: -_MOST_LOOKED_AT - 1 : -1]:
-        text, seen = _content(turn.content)
-        images = images or seen
+        text = _content(turn.content)
         if text:  # results of tools have none
             texts.append(text)
             characters += len(text)
         if characters >= _SHORT:
             break
-    return cut("\n".join(texts[1::-1])), images
+    return cut("\n".join(texts[1::-1]))
 
 
-def _content(content: Buffer) -> tuple[str, bool]:
+def _has_images(prompt: memoryview) -> bool:
+    """Whether a prompt has images; of a long one only the ends are looked at."""
+    if not prompt or prompt[0] != _LIST:
+        return False
+    if len(prompt) <= _LONG:
+        return _IMAGE.search(prompt) is not None
+    ends = prompt[:_BEGINNING], prompt[-_END:]
+    return any(_IMAGE.search(end) is not None for end in ends)
+
+
+def _content(content: Buffer) -> str:
     """Text of a message's content, which is a string or a list of parts."""
     raw = memoryview(content)
     if not raw or raw[0] != _LIST:
-        return _string(raw), False
+        return _string(raw)
     try:
         parts = _PARTS.decode(raw)
     except _UNREADABLE:
-        return "", False
-    images = any("image" in part.type for part in parts)
-    return "\n".join(map(_string, _texts(parts))), images
+        return ""
+    return "\n".join(map(_string, _texts(parts)))
 
 
 def _texts(parts: Sequence[_Part]) -> list[memoryview]:
-    """The first text of a message's parts and the last three. Those between aren't looked at:
+    """The first text of a message's parts and the last ones. Those between aren't looked at:
     there may be a thousand."""
     forth = range(len(parts))
     first = islice((at for at in forth if _has_text(parts[at])), 1)
-    last = islice((at for at in reversed(forth) if _has_text(parts[at])), 3)
+    last = islice((at for at in reversed(forth) if _has_text(parts[at])), _LAST_TEXTS)
     return [memoryview(parts[at].text) for at in sorted({*first, *last})]
 
 
@@ -281,36 +318,38 @@ def _system(members: RawObject, turns: Sequence[_Turn]) -> str:
     if len(parts) > _LONG and parts[0] == _LIST:
         first = _TEXT_BEGUN.search(parts[:_PIECE])
         return _decoded(first[1])[:_SYSTEM_HEAD] if first else ""
-    return _content(given)[0][:_SYSTEM_HEAD]
+    return _content(given)[:_SYSTEM_HEAD]
 
 
-def _begun(prompt: memoryview) -> tuple[bytes, bool]:
+def _begun(prompt: memoryview) -> _Beginning:
     """How a conversation begins, and whether it goes on from there."""
     if not prompt or prompt[0] != _LIST:
-        return _ends(prompt), False
+        return _Beginning(_ends(prompt))
     beginning = bytes(prompt[:_BEGINNING]).decode("latin-1")  # a character for each byte
     end = 1
     while True:
         between = _BETWEEN.match(beginning, end)
         start = between.end() if between else end
         if start < len(beginning) and beginning[start] != "{":  # the user has said nothing
-            return _ends(prompt), False
+            return _Beginning(_ends(prompt))
         try:
             message, end = _FIRST.raw_decode(beginning, start)
         except (ValueError, RecursionError):  # its end is further on
             return _begun_late(prompt, start)
         if message.get("role") == "user":
-            goes_on = beginning[end:].lstrip().startswith(",")
-            return _ends(prompt[:start]) + _ends(_unmarked(prompt[start:end])), goes_on
+            first = prompt[start:end]
+            opening = _ends(prompt[:start]) + _ends(_unmarked(first))
+            return _Beginning(opening, beginning[end:].lstrip().startswith(","), first)
 
 
-def _begun_late(prompt: memoryview, start: int) -> tuple[bytes, bool]:
+def _begun_late(prompt: memoryview, start: int) -> _Beginning:
     """The same, where the message that begins here doesn't end in time. If it is not plainly the
     user's, as a huge system message, others begin alike: then the request stands for itself."""
     if _USER.match(prompt, start) is None:
-        return _ends(prompt), False
+        return _Beginning(_ends(prompt))
     end = bytes(prompt[max(_BEGINNING, len(prompt) - _END) :])
-    return _ends(prompt[:start]) + _ends(prompt[start:_BEGINNING]), b'"role"' in end
+    opening = _ends(prompt[:start]) + _ends(prompt[start:_BEGINNING])
+    return _Beginning(opening, b'"role"' in end)
 
 
 def _unmarked(message: memoryview) -> memoryview:
