@@ -62,7 +62,7 @@ def without_data(text: bytes) -> Legible:
         if end < 0:
             break
         if end - begin >= _LEAST and _is_data(text, begin, end):
-            kept.append(text[done : begin + _KEPT])
+            kept.append(text[done : begin + _KEPT].removesuffix(b"\\"))  # of an escaped slash
             done = end - _KEPT
             pdf = _PDF in text[max(begin - _NEAR, 0) : begin + _KEPT]
             tokens += tokens_of_data(end - begin, pdf)

@@ -30,7 +30,8 @@ def tiers(share: float = 0.3, weak: str = "small", strong: str = "large") -> dic
 
 def config() -> dict[str, Any]:
     """`small` and `large` behind `auto`; `small` and `fragile`, whose upstream is dead, behind
-    `shaky`; `brief`, which has little room; `split` with two deployments."""
+    `shaky`; `small` and `sighted`, which alone sees images, behind `seeing`; `brief`, which has
+    little room; `split` with two deployments."""
     fast = {"kind": "simulator", "ttft_ms": 0, "itl_ms": 0}
     dead = {"kind": "openai", "base_url": f"http://127.0.0.1:{free_port()}/v1"}
     sims = ("sim-a", "sim-b")
@@ -40,10 +41,20 @@ def config() -> dict[str, Any]:
             model("small", {"provider": "sim-a", "model": "sim"}, price=CHEAP),
             model("brief", {"provider": "sim-a", "model": "sim"}, price=CHEAP, context_length=200),
             model("large", {"provider": "sim-b", "model": "sim"}, price=DEAR),
+            model(
+                "sighted",
+                {"provider": "sim-b", "model": "sim"},
+                price=DEAR,
+                capabilities=["chat", "vision"],
+            ),
             model("fragile", {"provider": "dead", "model": "sim"}, price=DEAR),
             model("split", *({"provider": name, "model": "sim"} for name in sims)),
         ],
-        "routing": {"auto": tiers(), "shaky": tiers(0.3, strong="fragile")},
+        "routing": {
+            "auto": tiers(),
+            "shaky": tiers(0.3, strong="fragile"),
+            "seeing": tiers(0.3, strong="sighted"),
+        },
         "dispatch": {"breaker": {"min_calls": 3, "open_seconds": 300}},
     }
 

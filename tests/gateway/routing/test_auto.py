@@ -30,6 +30,37 @@ def test_the_score_decides_without_a_word(site: Site) -> None:
     assert "; by=score; score=0." in reason
 
 
+@pytest.mark.parametrize("size", [100, 900_000])
+def test_an_image_goes_to_a_model_that_sees_it_and_leaves_room(site: Site, size: int) -> None:
+    """In every format, also once the conversation has gone on; its base64 is no long text."""
+    image = "A" * size
+    url = f"data:image/png;base64,{image}"
+    said: Any = {"role": "assistant", "content": "A cat."}
+    more: Any = {"role": "user", "content": "And which of its feet is on the chair beside it?"}
+    with OpenAI(base_url=f"{site.one.url}/v1", api_key=TEAM_KEY, max_retries=0) as openai:
+        parts: Any = [{"type": "image_url", "image_url": {"url": url}}]
+        seen: Any = [{"role": "user", "content": parts}]
+        for messages in (seen, [*seen, said, more]):
+            chat = openai.chat.completions.create(model="seeing", messages=messages, max_tokens=5)
+            assert chat.model_extra == {"model_used": "sighted"}
+        parts = [{"type": "input_image", "image_url": url, "detail": "auto"}]
+        seen = [{"role": "user", "content": parts}]
+        for items in (seen, [*seen, said, more]):
+            made = openai.responses.with_raw_response.create(
+                model="seeing", input=items, max_output_tokens=5
+            )
+            assert made.headers["x-model-used"] == "sighted"
+    with Anthropic(base_url=site.one.url, api_key=TEAM_KEY, max_retries=0) as anthropic:
+        source = {"type": "base64", "media_type": "image/png", "data": image}
+        seen = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+        for messages in (seen, [*seen, said, more]):
+            message = anthropic.messages.with_raw_response.create(
+                model="seeing", messages=messages, max_tokens=5
+            )
+            assert message.headers["x-model-used"] == "sighted"
+    assert site.used("seeing", "hello") == "small"
+
+
 def test_an_answer_of_a_model_by_name_is_as_it_was(site: Site) -> None:
     answer = site.chat("small")
     assert "model_used" not in answer.json()
