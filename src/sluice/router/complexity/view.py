@@ -152,7 +152,7 @@ def read_view(members: RawObject) -> RequestView:
 
 def _view(members: RawObject, prompt: memoryview, begun: _Beginning, images: bool) -> RequestView:
     """The view of a prompt of which is known how it begins, and whether there are images."""
-    turns = _turns(prompt)
+    turns = _turns(prompt, begun)
     spoken = [turn for turn in turns if turn.role == "user"]
     tools = members.get("tools")
     return RequestView(
@@ -183,11 +183,11 @@ def _prompt(members: RawObject) -> memoryview:
     return memoryview(b"")
 
 
-def _turns(prompt: memoryview) -> list[_Turn]:
+def _turns(prompt: memoryview, begun: _Beginning) -> list[_Turn]:
     """The messages; a bare text is one from the user."""
     if prompt and prompt[0] == _QUOTE:
         return [_Turn("user", msgspec.Raw(prompt))]
-    return _last_messages(prompt) if len(prompt) > _LONG else _messages(prompt)
+    return _last_messages(prompt, begun) if len(prompt) > _LONG else _messages(prompt)
 
 
 def _messages(raw: Buffer) -> list[_Turn]:
@@ -198,17 +198,17 @@ def _messages(raw: Buffer) -> list[_Turn]:
         return []
 
 
-def _last_messages(prompt: memoryview) -> list[_Turn]:
-    """The messages at the end of many, from a user's on; none where no end of one is there."""
-    lately = bytes(prompt[-_LATELY:])
-    end = lately[-_END:]
+def _last_messages(prompt: memoryview, begun: _Beginning) -> list[_Turn]:
+    """The messages at the end of many, from a user's on; none where the end is not of a user's,
+    and there is a first one to read instead."""
+    end = bytes(prompt[-_END:])
     # The first test is the cheap one.
-    if b'"user"' in end and (begun := _USER.search(end)):
+    if b'"user"' in end and (user := _USER.search(end)):
         try:
-            return _TURNS.decode(b"[" + end[begun.start() :])
+            return _TURNS.decode(b"[" + end[user.start() :])
         except _UNREADABLE:
             pass
-    if _SPEAKER.match(lately, max(map(lately.rfind, _SPEAKERS))):
+    if begun.first and _is_of_others(bytes(prompt[-_LATELY:])):
         return []
     # Where the last message begins isn't known; its last texts are, if it is in parts, or its
     # end, without the closing brackets.
@@ -216,6 +216,11 @@ def _last_messages(prompt: memoryview) -> list[_Turn]:
         return [_Turn("user", msgspec.Raw(b'"%s"' % b"\\n".join(texts[-_LAST_TEXTS:])))]
     text = end[_whole(end, len(end) - _PIECE) :].rstrip(b" \n]}").removesuffix(b'"')
     return [_Turn("user", msgspec.Raw(b'"%s"' % text))]
+
+
+def _is_of_others(end: bytes) -> bool:
+    """Whether a prompt ends with a message that is not the user's, or with results of tools."""
+    return _SPEAKER.match(end, max(map(end.rfind, _SPEAKERS))) is not None
 
 
 def _last_turns(spoken: Sequence[_Turn]) -> str:
