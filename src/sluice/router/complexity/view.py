@@ -200,7 +200,7 @@ def _messages(raw: Buffer) -> list[_Turn]:
 
 def _last_messages(prompt: memoryview, begun: _Beginning) -> list[_Turn]:
     """The messages at the end of many, from a user's on; none where the end is not of a user's,
-    and there is a first one to read instead."""
+    and there is a first one before it to read instead."""
     end = bytes(prompt[-_END:])
     # The first test is the cheap one.
     if b'"user"' in end and (user := _USER.search(end)):
@@ -208,7 +208,7 @@ def _last_messages(prompt: memoryview, begun: _Beginning) -> list[_Turn]:
             return _TURNS.decode(b"[" + end[user.start() :])
         except _UNREADABLE:
             pass
-    if begun.first and _is_of_others(bytes(prompt[-_LATELY:])):
+    if begun.first and begun.continued and _is_of_others(bytes(prompt[-_LATELY:])):
         return []
     # Where the last message begins isn't known; its last texts are, if it is in parts, or its
     # end, without the closing brackets.
