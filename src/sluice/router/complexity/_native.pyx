@@ -50,6 +50,7 @@ cdef enum:
     ROOM = 1024  # for a text that was cut, in ASCII
     LOOKED_AT = 8
     LAST_TEXTS = 3
+    STRING_ROOM = 8000  # for the inside of a string that isn't long
 
 
 cdef uint64_t LOW_BITS = 0x7F7F7F7F7F7F7F7FULL
@@ -82,6 +83,7 @@ cdef uint8_t marks[256]
 cdef uint32_t crcs[256]
 cdef Known known[SLOTS]
 cdef uint8_t letters[LETTERS]
+cdef uint8_t escapes[256]  # what a letter behind a backslash stands for
 
 # The bytes of the Python modules' own tables, which live as long as those do.
 cdef const uint8_t* at_1 = _signals._AT_1
@@ -99,6 +101,10 @@ cdef uint32_t system_seed = _features._SYSTEM_SEED
 cdef uint8_t version = _features.VERSION
 cdef Py_ssize_t long_prompt = _view._LONG
 cdef Py_ssize_t long_string = 2 * _view._PIECE
+cdef Py_ssize_t head = _view.HEAD
+cdef Py_ssize_t tail = _view.TAIL
+cdef Py_ssize_t plain_head = _view._PLAIN_HEAD
+cdef Py_ssize_t plain_tail = _view._PLAIN_TAIL
 cdef Py_ssize_t short_text = _view._SHORT
 cdef Py_ssize_t most_turns = _view._MOST_TURNS
 cdef Py_ssize_t beginning = _view._BEGINNING
@@ -113,8 +119,8 @@ cdef int _load() except -1:
     cdef int byte, bit
     cdef uint32_t crc
     sizes = len(_signals.SIGNALS), _features._FIRST, _features._LAST, _features.BUCKETS
-    looked_at = _view._MOST_LOOKED_AT, _view._LAST_TEXTS
-    if sizes != (SIGNALS, FIRST, LAST, BUCKETS) or looked_at != (LOOKED_AT, LAST_TEXTS):
+    looked_at = _view._MOST_LOOKED_AT, _view._LAST_TEXTS, 2 * _view._PIECE
+    if sizes != (SIGNALS, FIRST, LAST, BUCKETS) or looked_at != (LOOKED_AT, LAST_TEXTS, STRING_ROOM):
         raise ImportError("the compiled scorer is of another version: build it anew")
     for byte in range(256):
         crc = byte
@@ -123,10 +129,13 @@ cdef int _load() except -1:
         crcs[byte] = crc
         kinds[byte] = _kind(byte)
         marks[byte] = BREAK if byte == c"\n" else 0
+        escapes[byte] = 0
     for byte in _signals._MATHS_SIGNS:
         marks[byte] |= MATHS
     for byte in _signals._CODE_SIGNS:
         marks[byte] |= CODE
+    for letter, meant in zip(b'"\\\\/bfnrt', b'"\\\\/\b\f\n\r\t', strict=True):
+        escapes[letter] = meant
     _load_known()
     return 0
 
@@ -564,6 +573,7 @@ cdef struct Object:
     Span whole  # without an end where the text ended before
     Span kind
     Span content
+    bint images  # whether there are any in it
 
 cdef struct Parts:
     # Of a content in parts: how many have a text, the first of those, and the last in a ring.
@@ -579,6 +589,8 @@ cdef struct Turns:
     Span asked  # the content of the user's first one
     Span opening  # the user's first one; without an end where the text ended before
     bint continued  # whether more follows
+    const uint8_t* read  # up to where it was read
+    bint images  # whether there are any before
 
 cdef Names of_message = Names("role", 4, "content", 7)
 cdef Names of_part = Names("type", 4, "text", 4)
@@ -645,7 +657,7 @@ cdef Reading _of_messages(dict members, object messages, const Py_buffer* prompt
         return _of_ends(members, messages, prompt, &turns)
     reading = Reading.__new__(Reading)
     reading.text = _last_turns(&turns)
-    reading.facts.images = _has_images(begin, begin + prompt.len)
+    reading.facts.images = turns.images
     tools = members.get("tools")
     reading.system = _system(members, &turns.first)
     reading.opening = _opening(begin, &turns, prompt.len)
@@ -676,36 +688,59 @@ cdef Reading _of_ends(dict members, object messages, const Py_buffer* prompt, co
             given[opening.begin - begin : opening.end - begin],
         )
     images = (
-        _has_images(begin, begin + min(prompt.len, beginning))
+        turns.images
+        or _has_images(turns.read, begin + min(prompt.len, beginning))
         or _has_images(end - last_bytes, end)
     )
     return _of_view(_view._view(members, given, begun, images))
 
 
-cdef bint _has_images(const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """See `view._IMAGE`."""
+cdef bint _has_images(const uint8_t* begin, const uint8_t* end) noexcept nogil:
+    """See `view._IMAGE`. Its last letters are looked for: there may be a type in every part."""
+    return _has_type(begin, end, b'image"', 6) or _has_type(begin, end, b'image_url"', 10)
+
+
+cdef inline bint _is_image(Span kind) noexcept nogil:
+    """Whether this is the type of an image: `_has_images` for a member of which is known where it
+    ends."""
+    return (
+        _is(kind, "image", 5)
+        or _is(kind, "image_url", 9)
+        or _is(kind, "input_image", 11)
+        or _is(kind, "input_image_url", 15)
+    )
+
+
+cdef bint _has_type(
+    const uint8_t* begin, const uint8_t* end, const char* name, Py_ssize_t size
+) noexcept nogil:
+    """Whether there is a type of this name, perhaps with `input_` before it."""
+    cdef const uint8_t* found = begin
+    cdef const uint8_t* at
     while True:
-        at = <const uint8_t*>memmem(at, end - at, b'"type"', 6)
-        if at == NULL:
+        found = <const uint8_t*>memmem(found, end - found, name, size)
+        if found == NULL:
             return False
-        at = _past_space(at + 6, end)
-        if at < end and at[0] == c":":
-            at = _past_space(at + 1, end)
-            if _is_of_image(at, end):
-                return True
+        at = _before(begin, found, b'"', 1)
+        if at == NULL:
+            at = _before(begin, found, b'"input_', 7)
+        at = _before(begin, at, b":", 1)
+        if _before(begin, at, b'"type"', 6) != NULL:
+            return True
+        found += size
 
 
-cdef bint _is_of_image(const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """Whether here stands the type of an image."""
-    at += 1 if at < end and at[0] == c'"' else end - at
-    if end - at >= 6 and memcmp(at, b"input_", 6) == 0:
-        at += 6
-    if end - at < 6 or memcmp(at, b"image", 5) != 0:
-        return False
-    at += 5
-    if end - at >= 4 and memcmp(at, b"_url", 4) == 0:
-        at += 4
-    return at < end and at[0] == c'"'
+cdef const uint8_t* _before(
+    const uint8_t* begin, const uint8_t* at, const char* sign, Py_ssize_t size
+) noexcept nogil:
+    """Where a sign begins that ends here, and the space before it; NULL if it doesn't end here, or
+    there is no place."""
+    if at == NULL or at - begin < size or memcmp(at - size, sign, size) != 0:
+        return NULL
+    at -= size
+    while at > begin and _is_space((at - 1)[0]):
+        at -= 1
+    return at
 
 
 cdef bint _read_turns(
@@ -723,6 +758,8 @@ cdef bint _read_turns(
             return False
         if not _read_object(at, end, &of_message, &turn):
             return False
+        turns.images = turns.images or turn.images
+        turns.read = turn.whole.end if turn.whole.end != NULL else end
         if turn.whole.end == NULL:
             turns.opening = turn.whole
             return not whole
@@ -772,8 +809,14 @@ cdef bint _read_object(
             return False
         value.begin = _past_space(at + 1, end)
         value.end = _value_end(value.begin, end)
+        if value.begin < end and value.begin[0] != c'"':  # of long texts nothing is looked at
+            read.images = read.images or _has_images(
+                value.begin, value.end if value.end != NULL else end
+            )
         if value.end == NULL:
             return True
+        if _is(key, "type", 4) and _is_image(value):
+            read.images = True
         if _is(key, names.content, names.content_size):
             read.content = value
         elif _is(key, names.kind, names.kind_size):
@@ -932,13 +975,64 @@ cdef str _texts(const Parts* parts):
 
 cdef str _string(Span string):
     """See `view._string`."""
+    cdef Span inner = Span(string.begin + 1, string.end - 1)
     cdef Py_ssize_t size = string.end - string.begin
-    if 2 <= size <= long_string and string.begin[0] == c'"' and not _is_escaped(string):
-        try:
-            return PyUnicode_DecodeUTF8(<const char*>string.begin + 1, size - 2, NULL)
-        except UnicodeDecodeError:
-            pass
-    return _view._string(memoryview(_bytes(string)))
+    cdef str text, end
+    if size < 2 or string.begin[0] != c'"':
+        return ""
+    if size <= long_string:
+        text = _unescaped(inner)
+    else:
+        text = _unescaped(Span(inner.begin, _whole(inner, inner.begin + plain_head)))
+        end = _unescaped(Span(_whole(inner, inner.end - plain_tail), inner.end))
+        if text is not None and end is not None:
+            return f"{text[:head]}\n{end[-tail:]}"
+        text = None
+    return _view._string(memoryview(_bytes(string))) if text is None else text
+
+
+cdef const uint8_t* _whole(Span inner, const uint8_t* at) noexcept nogil:
+    """See `view._whole`."""
+    cdef const uint8_t* run = at
+    while run > inner.begin and (run - 1)[0] == c"\\":
+        run -= 1
+    if (at - run) % 2:
+        return at + 1
+    while at < inner.end and 0x80 <= at[0] <= 0xBF:
+        at += 1
+    return at
+
+
+cdef str _unescaped(Span inner):
+    """What the inside of a JSON string says; None where it has escapes by number, or is unusual."""
+    cdef uint8_t room[STRING_ROOM]
+    cdef const uint8_t* at = inner.begin
+    cdef Py_ssize_t size = inner.end - inner.begin
+    if memchr(at, c"\\", size) != NULL:
+        size = _unescape(inner, room)
+        at = room
+    if size < 0:
+        return None
+    try:
+        return PyUnicode_DecodeUTF8(<const char*>at, size, NULL)
+    except UnicodeDecodeError:
+        return None
+
+
+cdef Py_ssize_t _unescape(Span inner, uint8_t* to) noexcept nogil:
+    """Write what the inside of a JSON string says, and give its size; < 0 where that is unusual."""
+    cdef const uint8_t* at = inner.begin
+    cdef Py_ssize_t size = 0
+    while at < inner.end:
+        to[size] = at[0]
+        if at[0] == c"\\":
+            at += 1
+            if at == inner.end or not escapes[at[0]]:
+                return -1
+            to[size] = escapes[at[0]]
+        at += 1
+        size += 1
+    return size
 
 
 cdef bytes _opening(const uint8_t* begin, const Turns* turns, Py_ssize_t size):

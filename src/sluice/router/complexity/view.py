@@ -212,10 +212,21 @@ def _last_messages(prompt: memoryview, begun: _Beginning) -> list[_Turn]:
         return []
     # Where the last message begins isn't known; its last texts are, if it is in parts, or its
     # end, without the closing brackets.
-    if texts := _TEXT_BEGUN.findall(end):
-        return [_Turn("user", msgspec.Raw(b'"%s"' % b"\\n".join(texts[-_LAST_TEXTS:])))]
+    if texts := _last_texts(end):
+        return [_Turn("user", msgspec.Raw(b'"%s"' % b"\\n".join(texts)))]
     text = end[_whole(end, len(end) - _PIECE) :].rstrip(b" \n]}").removesuffix(b'"')
     return [_Turn("user", msgspec.Raw(b'"%s"' % text))]
+
+
+def _last_texts(end: bytes) -> list[bytes]:
+    """The last texts of parts that a prompt ends with, looked for from behind: there may be
+    hundreds."""
+    texts: list[bytes] = []
+    at = len(end)
+    while len(texts) < _LAST_TEXTS and (at := end.rfind(b'"text"', 0, at)) >= 0:
+        if text := _TEXT_BEGUN.match(end, at):
+            texts.insert(0, text[1])
+    return texts
 
 
 def _is_of_others(end: bytes) -> bool:
