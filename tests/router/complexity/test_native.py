@@ -185,6 +185,56 @@ def test_any_long_prompt_is_read_alike_wherever_it_is_cut(
     read_alike(decode_object(written({name: [first, *messages]}, escaped, spaced)))
 
 
+FILLINGS: st.SearchStrategy[list[Any]] = st.sampled_from(
+    [
+        [{"role": "assistant", "content": "the river is wide "}],
+        [{"role": "user", "content": 'as "quoted" and \\ more\n'}],
+        [{"role": "user", "content": [{"type": "text", "text": "hello worlds"}]}],
+        [{"role": "user", "content": [{"type": "tool_result", "content": '{"text": "x"} '}]}],
+        [{"type": "function_call_output", "output": [{"type": "output_text", "text": "it"}]}],
+        [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "so"}]}],
+        [{"role": "tool", "content": '"role": "user", {"role":"user"} '}],
+        [{"a": {"role": "user", "content": "of another"}}],
+    ]
+)
+
+
+def filled(messages: list[Any], size: int) -> list[Any]:
+    """The messages, the last text or list in the last of which goes on for so many bytes."""
+    last = dict(messages[-1])
+    name = next(reversed(last))
+    times = size // len(json.dumps(last)) + 1
+    if isinstance(last[name], dict):
+        return messages * times
+    return [*messages[:-1], last | {name: last[name] * times}]
+
+
+@given(
+    MESSAGES,
+    FILLINGS,
+    st.sampled_from([11_000, 13_000, 23_000, 25_000, 47_000, 64_000]),
+    MESSAGES,
+    FILLINGS,
+    st.sampled_from([1, 10_000, 13_000, 25_000, 48_000]),
+    MESSAGES,
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_ends_of_a_long_prompt_are_read_alike(
+    first: list[Any],
+    filling: list[Any],
+    size: int,
+    then: list[Any],
+    more: list[Any],
+    further: int,
+    last: list[Any],
+    escaped: bool,
+    spaced: bool,
+) -> None:
+    prompt = [*first, *filled(filling, size), *then, *filled(more, further), *last]
+    read_alike(decode_object(written({"messages": prompt}, escaped, spaced)))
+
+
 @given(MESSAGES, st.booleans(), st.randoms(use_true_random=False))
 def test_damaged_messages_are_read_alike(
     messages: list[Any], escaped: bool, draw: random.Random

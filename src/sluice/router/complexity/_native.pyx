@@ -26,6 +26,9 @@ from sluice.router.complexity.scored import Scored
 cdef extern from "string.h":
     void* memmem(const void* text, size_t size, const void* sign, size_t length) nogil
 
+cdef extern from *:
+    int __builtin_ctzll(unsigned long long bits) nogil
+
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
     const uint8_t* PyUnicode_1BYTE_DATA(object text)
@@ -109,6 +112,8 @@ cdef Py_ssize_t short_text = _view._SHORT
 cdef Py_ssize_t most_turns = _view._MOST_TURNS
 cdef Py_ssize_t beginning = _view._BEGINNING
 cdef Py_ssize_t last_bytes = _view._END
+cdef Py_ssize_t lately = _view._LATELY
+cdef Py_ssize_t piece = _view._PIECE
 cdef Py_ssize_t opening_piece = _view._OPENING
 cdef Py_ssize_t marked_end = _view._MARKED_END
 cdef Py_ssize_t system_head = _view._SYSTEM_HEAD
@@ -647,52 +652,159 @@ cdef Reading _read(dict members):
 
 cdef Reading _of_messages(dict members, object messages, const Py_buffer* prompt):
     """A reading of messages that are what they should be; None for others."""
-    cdef const uint8_t* begin = <const uint8_t*>prompt.buf
+    cdef Span text = Span(<const uint8_t*>prompt.buf, <const uint8_t*>prompt.buf + prompt.len)
     cdef bint whole = prompt.len <= long_prompt
     cdef Turns turns
-    cdef Reading reading
-    if not _read_turns(begin, begin + min(prompt.len, beginning), whole, &turns):
+    cdef Reading reading = Reading.__new__(Reading)
+    if prompt.len == 0 or text.begin[0] != c"[":
         return None
-    if not whole:  # only its ends are looked at
-        return _of_ends(members, messages, prompt, &turns)
-    reading = Reading.__new__(Reading)
-    reading.text = _last_turns(&turns)
-    reading.facts.images = turns.images
+    if not _read_turns(text.begin, min(text.end, text.begin + beginning), whole, &turns):
+        return None
+    if whole:
+        reading.text = _last_turns(&turns, turns.asked)
+        reading.opening = _opening(text.begin, &turns, prompt.len)
+        reading.facts.turns = min(max(turns.spoken, 1), most_turns)
+        reading.facts.images = turns.images
+        reading.facts.continued = turns.continued
+    elif not _read_end(reading, text, &turns):
+        return None
     tools = members.get("tools")
     reading.system = _system(members, &turns.first)
-    reading.opening = _opening(begin, &turns, prompt.len)
     reading.facts.length = prompt.len
-    reading.facts.turns = min(max(turns.spoken, 1), most_turns)
     reading.facts.tools = tools is not None and len(memoryview(tools)) > 2
     reading.facts.schema = (
         "response_format" in members or "text" in members
     ) and _view._wants_json(members)
-    reading.facts.continued = turns.continued
     return reading
 
 
-cdef Reading _of_ends(dict members, object messages, const Py_buffer* prompt, const Turns* turns):
-    """A reading of long messages, of which is known how they begin."""
-    cdef const uint8_t* begin = <const uint8_t*>prompt.buf
-    cdef const uint8_t* end = begin + prompt.len
-    cdef const Span* opening = &turns.opening
-    given = memoryview(messages)
-    if opening.begin != NULL and opening.end == NULL:
-        begun = _view._begun_late(given, opening.begin - begin)
-    elif opening.begin == NULL:
-        begun = _view._Beginning(_opening(begin, turns, prompt.len))
-    else:
-        begun = _view._Beginning(
-            _opening(begin, turns, prompt.len),
-            bool(turns.continued),
-            given[opening.begin - begin : opening.end - begin],
-        )
-    images = (
-        turns.images
-        or _has_images(turns.read, begin + min(prompt.len, beginning))
-        or _has_images(end - last_bytes, end)
+cdef bint _read_end(Reading reading, Span prompt, const Turns* begun) except -1:
+    """Read the end of long messages, of which is known how they begin; False where it is
+    unusual."""
+    cdef const uint8_t* cut = min(prompt.begin + beginning, prompt.end)
+    cdef Span end = Span(prompt.end - last_bytes, prompt.end)
+    cdef const uint8_t* user = _message_of_user(end)
+    cdef Turns turns
+    reading.facts.images = (
+        begun.images or _has_images(begun.read, cut) or _has_images(end.begin, end.end)
     )
-    return _of_view(_view._view(members, given, begun, images))
+    reading.facts.turns = 1
+    _begin(reading, prompt, begun)
+    if user != NULL:
+        if not _read_turns(user - 1, end.end, True, &turns) or not _is_last(turns.read, end.end):
+            return False
+        reading.text = _last_turns(&turns, begun.asked)
+        reading.facts.turns = min(turns.spoken, most_turns)
+    elif begun.continued and _is_of_others(Span(prompt.end - lately, prompt.end)):
+        reading.text = _cut(_content(begun.asked))
+    else:
+        reading.text = _cut(_last_piece(end) or _content(begun.asked))
+    return True
+
+
+cdef int _begin(Reading reading, Span prompt, const Turns* begun) except -1:
+    """See `view._begun` and `view._begun_late`."""
+    cdef Span first = begun.opening
+    cdef const uint8_t* cut = min(prompt.begin + beginning, prompt.end)
+    cdef Span end = Span(max(cut, prompt.end - last_bytes), prompt.end)
+    if first.begin == NULL or first.end != NULL:
+        reading.opening = _opening(prompt.begin, begun, prompt.end - prompt.begin)
+        reading.facts.continued = begun.continued
+    elif _message_of_user(Span(first.begin, min(first.begin + last_bytes, end.end))) == first.begin:
+        reading.opening = _ends(Span(prompt.begin, first.begin)) + _ends(Span(first.begin, cut))
+        reading.facts.continued = _find(end, b'"role"', 6) != NULL
+    else:
+        reading.opening = _ends(prompt)
+    return 0
+
+
+cdef const uint8_t* _message_of_user(Span text) noexcept nogil:
+    """Where the first message of a user begins in JSON; NULL if there is none. See `view._USER`."""
+    cdef const uint8_t* found = text.begin
+    cdef const uint8_t* at
+    while True:
+        found = _find(Span(found, text.end), b'"user"', 6)
+        if found == NULL:
+            return NULL
+        found += 6
+        at = _before(text.begin, found, b'"user"', 6)
+        at = _before(text.begin, at, b":", 1)
+        at = _before(text.begin, at, b'"role"', 6)
+        if at != NULL and at > text.begin and (at - 1)[0] == c",":
+            at = _before(text.begin, at, b",", 1)
+            at = _before(text.begin, at, b'"message"', 9)
+            at = _before(text.begin, at, b":", 1)
+            at = _before(text.begin, at, b'"type"', 6)
+        if at != NULL and at > text.begin and (at - 1)[0] == c"{":
+            return at - 1
+
+
+cdef bint _is_last(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Whether a list ends here, and all with it."""
+    at = _past_space(at, end)
+    return at < end and at[0] == c"]" and _past_space(at + 1, end) == end
+
+
+cdef bint _is_of_others(Span end) noexcept nogil:
+    """See `view._is_of_others`."""
+    cdef const uint8_t* at = end.end
+    while at > end.begin:
+        at -= 1
+        if _is_at(at, end.end, b'"tool_result"', 13):
+            return True
+        if _is_at(at, end.end, b'"function_call_output"', 22):
+            return True
+        if _is_at(at, end.end, b'"role"', 6):
+            at = _value_of(at + 6, end.end)
+            return at < end.end and at[0] == c'"' and not _is_at(at, end.end, b'"user"', 6)
+    return False
+
+
+cdef str _last_piece(Span end):
+    """The last texts of a message in parts, or the end of one; see `view._last_messages`."""
+    cdef const uint8_t* at = end.end
+    cdef Span text
+    cdef list texts = []
+    while at > end.begin and len(texts) < LAST_TEXTS:
+        at -= 1
+        if _is_at(at, end.end, b'"text"', 6):
+            text.begin = _value_of(at + 6, end.end)
+            if text.begin < end.end and text.begin[0] == c'"':
+                text.end = _string_end(text.begin, end.end)
+                text.end = end.end if text.end == NULL else text.end - 1
+                texts.append(_bytes(Span(text.begin + 1, text.end)))
+    if texts:
+        return _inside(b"\\n".join(reversed(texts)))
+    at = _whole(end, end.end - piece)
+    return _inside(_bytes(Span(at, end.end)).rstrip(b" \n]}").removesuffix(b'"'))
+
+
+cdef str _inside(bytes inner):
+    """What the inside of a JSON string says, which may be more than that."""
+    cdef bytes string = b'"%b"' % inner
+    cdef Span span = Span(<const uint8_t*>string, <const uint8_t*>string + len(string))
+    if _string_end(span.begin, span.end) == span.end:
+        return _string(span)
+    return _view._string(memoryview(string))
+
+
+cdef inline bint _is_at(
+    const uint8_t* at, const uint8_t* end, const char* sign, Py_ssize_t size
+) noexcept nogil:
+    return at[0] == sign[0] and end - at >= size and memcmp(at, sign, size) == 0
+
+
+cdef inline const uint8_t* _value_of(const uint8_t* at, const uint8_t* end) noexcept nogil:
+    """Where the value of a member begins, behind whose name this is; the end if there is none."""
+    at = _past_space(at, end)
+    return _past_space(at + 1, end) if at < end and at[0] == c":" else end
+
+
+cdef inline const uint8_t* _find(Span text, const char* sign, Py_ssize_t size) noexcept nogil:
+    """Where a sign is first in a text; NULL if it is not."""
+    if text.begin >= text.end:
+        return NULL
+    return <const uint8_t*>memmem(text.begin, text.end - text.begin, sign, size)
 
 
 cdef bint _has_images(const uint8_t* begin, const uint8_t* end) noexcept nogil:
@@ -718,7 +830,7 @@ cdef bint _has_type(
     cdef const uint8_t* found = begin
     cdef const uint8_t* at
     while True:
-        found = <const uint8_t*>memmem(found, end - found, name, size)
+        found = _find(Span(found, end), name, size)
         if found == NULL:
             return False
         at = _before(begin, found, b'"', 1)
@@ -746,12 +858,10 @@ cdef const uint8_t* _before(
 cdef bint _read_turns(
     const uint8_t* at, const uint8_t* end, bint whole, Turns* turns
 ) noexcept nogil:
-    """Read a list of messages, or of its beginning the first one of the user; False where it is
-    not plainly one."""
+    """Read a list of messages from behind a byte on, or of its beginning the first one of the
+    user; False where it is not plainly one."""
     cdef Object turn
     memset(turns, 0, sizeof(Turns))
-    if at == end or at[0] != c"[":
-        return False
     while True:
         at = _past_space(at + 1, end)
         if at < end and at[0] != c"{":  # no object, or an empty list
@@ -844,6 +954,12 @@ cdef const uint8_t* _string_end(const uint8_t* begin, const uint8_t* end) noexce
     cdef const uint8_t* at = begin + 1
     cdef const uint8_t* quote
     cdef const uint8_t* run
+    cdef uint64_t word, quotes
+    if little_endian and end - at >= 8:  # most names and types are as short as that
+        memcpy(&word, at, 8)
+        quotes = _marked(word ^ QUOTES)
+        if quotes and not _marked(word ^ BACKSLASHES):
+            return at + (__builtin_ctzll(quotes) >> 3) + 1
     while True:
         quote = run = <const uint8_t*>memchr(at, c'"', end - at)
         if quote == NULL:
@@ -912,8 +1028,8 @@ cdef inline bint _is(Span string, const char* text, Py_ssize_t length) noexcept 
     )
 
 
-cdef str _last_turns(const Turns* turns):
-    """See `view._last_turns`; where there is nothing, what the user said first."""
+cdef str _last_turns(const Turns* turns, Span asked):
+    """See `view._last_turns`; where there is nothing, what the user said first, which is asked."""
     cdef str text, last = None
     cdef Py_ssize_t back, characters = 0, found = 0
     for back in range(1, min(turns.spoken, LOOKED_AT) + 1):
@@ -927,9 +1043,11 @@ cdef str _last_turns(const Turns* turns):
             characters += len(text)
         if characters >= short_text:
             break
-    if found == 0:
-        last = _content(turns.asked)
-    return last if len(last) <= longest else _view.cut(last)
+    return _cut(_content(asked) if found == 0 else last)
+
+
+cdef inline str _cut(str text):
+    return text if len(text) <= longest else _view.cut(text)
 
 
 cdef str _content(Span content):
@@ -975,11 +1093,12 @@ cdef str _texts(const Parts* parts):
 
 cdef str _string(Span string):
     """See `view._string`."""
-    cdef Span inner = Span(string.begin + 1, string.end - 1)
     cdef Py_ssize_t size = string.end - string.begin
+    cdef Span inner
     cdef str text, end
     if size < 2 or string.begin[0] != c'"':
         return ""
+    inner = Span(string.begin + 1, string.end - 1)
     if size <= long_string:
         text = _unescaped(inner)
     else:

@@ -113,11 +113,13 @@ class _Beginning(NamedTuple):
     Attributes:
         opening, continued: see `RequestView`.
         first: the user's first message, if it ends soon enough.
+        head: the first message of all, if it does.
     """
 
     opening: bytes
     continued: bool = False
     first: memoryview = memoryview(b"")
+    head: memoryview = memoryview(b"")
 
 
 class _Format(msgspec.Struct):
@@ -147,22 +149,18 @@ def read_view(members: RawObject) -> RequestView:
     Never raises: what can't be read is not seen, and is the upstream's to refuse.
     """
     prompt = _prompt(members)
-    return _view(members, prompt, _begun(prompt), _has_images(prompt))
-
-
-def _view(members: RawObject, prompt: memoryview, begun: _Beginning, images: bool) -> RequestView:
-    """The view of a prompt of which is known how it begins, and whether there are images."""
+    begun = _begun(prompt)
     turns = _turns(prompt, begun)
     spoken = [turn for turn in turns if turn.role == "user"]
     tools = members.get("tools")
     return RequestView(
         _last_turns(spoken) or _last_turns(_messages(b"[%b]" % bytes(begun.first))),
         len(prompt),
-        _system(members, turns),
+        _system(members, turns if len(prompt) <= _LONG else _messages(b"[%b]" % bytes(begun.head))),
         min(len(spoken), _MOST_TURNS) or 1,
         tools is not None and len(memoryview(tools)) > len("[]"),
         _wants_json(members),
-        images,
+        _has_images(prompt),
         begun.opening,
         begun.continued,
     )
@@ -343,29 +341,31 @@ def _begun(prompt: memoryview) -> _Beginning:
         return _Beginning(_ends(prompt))
     beginning = bytes(prompt[:_BEGINNING]).decode("latin-1")  # a character for each byte
     end = 1
+    head = memoryview(b"")
     while True:
         between = _BETWEEN.match(beginning, end)
         start = between.end() if between else end
         if start < len(beginning) and beginning[start] != "{":  # the user has said nothing
-            return _Beginning(_ends(prompt))
+            return _Beginning(_ends(prompt), head=head)
         try:
             message, end = _FIRST.raw_decode(beginning, start)
         except (ValueError, RecursionError):  # its end is further on
-            return _begun_late(prompt, start)
+            return _begun_late(prompt, start, head)
+        head = head or prompt[start:end]
         if message.get("role") == "user":
             first = prompt[start:end]
             opening = _ends(prompt[:start]) + _ends(_unmarked(first))
-            return _Beginning(opening, beginning[end:].lstrip().startswith(","), first)
+            return _Beginning(opening, beginning[end:].lstrip().startswith(","), first, head)
 
 
-def _begun_late(prompt: memoryview, start: int) -> _Beginning:
+def _begun_late(prompt: memoryview, start: int, head: memoryview) -> _Beginning:
     """The same, where the message that begins here doesn't end in time. If it is not plainly the
     user's, as a huge system message, others begin alike: then the request stands for itself."""
     if _USER.match(prompt, start) is None:
-        return _Beginning(_ends(prompt))
+        return _Beginning(_ends(prompt), head=head)
     end = bytes(prompt[max(_BEGINNING, len(prompt) - _END) :])
     opening = _ends(prompt[:start]) + _ends(prompt[start:_BEGINNING])
-    return _Beginning(opening, b'"role"' in end)
+    return _Beginning(opening, b'"role"' in end, head=head)
 
 
 def _unmarked(message: memoryview) -> memoryview:
