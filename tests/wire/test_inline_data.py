@@ -57,6 +57,7 @@ def test_data_counts_as_what_it_costs(
     found = without_data(written.encode())
     assert len(found.text) < 2_000
     assert found.characters == len(found.text) + 2 * 4 * IMAGE_TOKENS
+    assert found.images == (place not in (3, 4))
     json.loads(found.text)
     assert written.startswith(found.text[:80].decode())
     assert written.endswith(found.text[-60:].decode())
@@ -65,6 +66,24 @@ def test_data_counts_as_what_it_costs(
 def test_a_document_costs_by_its_length() -> None:
     text = json.dumps([pdf(900_000)]).encode()
     assert without_data(text).characters == pytest.approx(4 * 1_200_000 / 45, rel=0.01)
+    assert not without_data(text).images
+
+
+@pytest.mark.parametrize("last", ["data", "media_type"])
+def test_what_stands_beside_data_tells_its_type_and_not_that_of_its_neighbours(last: str) -> None:
+    """Whichever member of its source comes last."""
+    image, document = parts_with(20_000)[2], pdf(20_000)
+    for part in (image, document):
+        part["source"][last] = part["source"].pop(last)
+    one, other, both = (
+        without_data(json.dumps(parts).encode())
+        for parts in ([image], [document], [document, image, document])
+    )
+    assert (one.images, other.images, both.images) == (True, False, True)
+    documents = pdf(2_000_000)
+    documents["source"][last] = documents["source"].pop(last)
+    text = json.dumps([image, documents, image]).encode()
+    assert without_data(text).characters == pytest.approx(4 * 2_666_668 / 45, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +130,9 @@ def test_the_requests_of_every_format_count_so() -> None:
         to_chat(read_responses_request(body({"model": "m"}, input=[said(response)]))).request,
     ):
         assert 4 * IMAGE_TOKENS < request.prompt_characters < 4 * IMAGE_TOKENS + 500
-    assert request.readable is not None
+        prompt = request.readable.get("messages") or request.readable["input"]
+        assert len(bytes(prompt)) < 500
+        assert request.images
 
 
 def test_members_go_upstream_as_they_came() -> None:

@@ -55,11 +55,15 @@ class Received(msgspec.Struct, frozen=True):
 
     @property
     def with_history(self) -> Request:
-        """The request with a prompt as long as what a model will be given."""
-        if self.conversation is None or not self.conversation.history:
-            return self.request
-        characters = self.request.prompt_characters + self.conversation.characters
-        return msgspec.structs.replace(self.request, prompt_characters=characters)
+        """The request with a prompt as long as what a model will be given, and its images."""
+        conversation, request = self.conversation, self.request
+        if conversation is None or not conversation.history:
+            return request
+        return msgspec.structs.replace(
+            request,
+            prompt_characters=request.prompt_characters + conversation.characters,
+            images=request.images or conversation.images,
+        )
 
 
 async def receive_body(exchange: Exchange, limit: int, seconds: float) -> bytes:

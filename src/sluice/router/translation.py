@@ -79,6 +79,11 @@ class Conversation:
         """The same, counted as `Request.prompt_characters` is."""
         return without_data(self._encoded).characters
 
+    @property
+    def images(self) -> bool:
+        """Whether there are images in it."""
+        return b'"type":"input_image"' in self._encoded
+
     @cached_property
     def _encoded(self) -> bytes:
         return encode(self.history) if self.history else b""

@@ -28,8 +28,8 @@ _KEPT = 64
 #: What comes before data: the member that holds it, in every format that clients write.
 _MEMBER = re.compile(rb'"(?:url|image_url|file_data|data)"\s*+:\s*+"\Z')
 _LONGEST_MEMBER = 32
-#: Its type stands at its beginning, or in the member before it.
-_PDF = b"application/pdf"
+#: Its type stands at its beginning, or in a member beside it in its object.
+_PDF, _IMAGE = b"application/pdf", b"image"
 _NEAR = 128
 _BEGUN = re.compile(rb"(?:data:[^,\"]{1,100},)?+[A-Za-z0-9+/=_\\-]++")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]++")
@@ -42,10 +42,25 @@ class Legible(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         text: in which of each there is no more than the ends.
         characters: of the text, with as many for each as its tokens would have.
+        images: whether there are images among it.
     """
 
     text: bytes
     characters: int
+    images: bool = False
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """A prompt without the data in it.
+
+    Attributes:
+        legible: the request's members with it; None where they are as they came.
+        characters, images: see `Legible`.
+    """
+
+    legible: RawObject | None
+    characters: int
+    images: bool
 
 
 def without_data(text: bytes) -> Legible:
@@ -55,7 +70,7 @@ def without_data(text: bytes) -> Legible:
     is never looked at.
     """
     kept: list[bytes] = []
-    done, tokens, at = 0, 0, _LEAST
+    done, tokens, at, images = 0, 0, _LEAST, False
     while at < len(text):
         begin = text.rfind(b'"', at - _LEAST, at) + 1
         end = text.find(b'"', at)
@@ -64,14 +79,15 @@ def without_data(text: bytes) -> Legible:
         if end - begin >= _LEAST and _is_data(text, begin, end):
             kept.append(text[done : begin + _KEPT].removesuffix(b"\\"))  # of an escaped slash
             done = end - _KEPT
-            pdf = _PDF in text[max(begin - _NEAR, 0) : begin + _KEPT]
-            tokens += tokens_of_data(end - begin, pdf)
+            kind = _kind(text, begin, end)
+            tokens += tokens_of_data(end - begin, pdf=_PDF in kind)
+            images = images or _IMAGE in kind
         at = end + _LEAST
     if not kept:
         return Legible(text, len(text))
     kept.append(text[done:])
     legible = b"".join(kept)
-    return Legible(legible, len(legible) + tokens * CHARS_PER_TOKEN)
+    return Legible(legible, len(legible) + tokens * CHARS_PER_TOKEN, images)
 
 
 def tokens_of_data(characters: int, pdf: bool) -> int:
@@ -85,28 +101,31 @@ def tokens_of_data(characters: int, pdf: bool) -> int:
     return max(pages, IMAGE_TOKENS)
 
 
-def read_prompt(members: RawObject, *names: str) -> tuple[RawObject | None, int]:
+def read_prompt(members: RawObject, *names: str) -> Prompt:
     """A prompt without the data in it.
 
     Args:
         members: a request's.
         names: of those that hold the prompt.
-
-    Returns:
-        The members with it, None where they are as they came; and the prompt's characters.
     """
     legible: RawObject = {}
-    characters = 0
+    characters, images = 0, False
     for name in names:
         size = len(memoryview(members.get(name, b"")))
         if size > _LEAST:
             text = bytes(members[name])
             without = without_data(text)
-            size = without.characters
+            size, images = without.characters, images or without.images
             if without.text is not text:
                 legible[name] = msgspec.Raw(without.text)
         characters += size
-    return ({**members, **legible} if legible else None), characters
+    return Prompt({**members, **legible} if legible else None, characters, images)
+
+
+def _kind(text: bytes, begin: int, end: int) -> bytes:
+    """What says of which type the data between these places is."""
+    before = text[max(begin - _NEAR, 0) : begin].rpartition(b"{")[2]
+    return before + text[begin : begin + _KEPT] + text[end : end + _NEAR].partition(b"}")[0]
 
 
 def _is_data(text: bytes, begin: int, end: int) -> bool:

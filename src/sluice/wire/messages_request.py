@@ -108,7 +108,7 @@ def read_messages_request(body: bytes) -> Request:
         raise _missing("max_tokens")
     if max_tokens < 0:
         raise InvalidRequest("`max_tokens` must be at least 0", "max_tokens")
-    legible, characters = read_prompt(members, "system", "messages")
+    prompt = read_prompt(members, "system", "messages")
     return Request(
         members=members,
         model=member(members, "model", str) or "",
@@ -117,8 +117,9 @@ def read_messages_request(body: bytes) -> Request:
         tier=tier,
         team_id=team,
         disable_fallbacks=disable_fallbacks,
-        prompt_characters=characters,
-        legible=legible,
+        prompt_characters=prompt.characters,
+        legible=prompt.legible,
+        images=prompt.images,
     )
 
 

@@ -68,6 +68,7 @@ class Request(msgspec.Struct, frozen=True):
         prompt_characters: length of the prompt's JSON text; pictures and other data that it holds
             count as what their tokens would have.
         legible: the members without such data, where the prompt holds any.
+        images: whether there are images in such data, or in what the prompt continues.
     """
 
     members: RawObject
@@ -80,6 +81,7 @@ class Request(msgspec.Struct, frozen=True):
     prompt_characters: int = 0
     disable_fallbacks: bool = False
     legible: RawObject | None = None
+    images: bool = False
 
     @property
     def readable(self) -> RawObject:
@@ -132,7 +134,7 @@ def read_request(body: bytes, prompt: str) -> Request:
         raise InvalidRequest(
             "`stream_options` is only allowed when `stream` is true", "stream_options"
         )
-    legible, characters = read_prompt(members, prompt)
+    read = read_prompt(members, prompt)
     request = Request(
         members=members,
         model=_required(members, "model", str),
@@ -142,8 +144,9 @@ def read_request(body: bytes, prompt: str) -> Request:
         tier=_member(members, "x-tier", str),
         team_id=_member(members, "x-team-id", str),
         disable_fallbacks=_member(members, "disable_fallbacks", bool) or False,
-        prompt_characters=characters,
-        legible=legible,
+        prompt_characters=read.characters,
+        legible=read.legible,
+        images=read.images,
     )
     for name in OURS:
         members.pop(name, None)

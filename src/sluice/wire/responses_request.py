@@ -15,7 +15,7 @@ import msgspec
 import uuid_utils
 
 from sluice.wire.errors import InvalidRequest
-from sluice.wire.inline_data import without_data
+from sluice.wire.inline_data import read_prompt
 from sluice.wire.objects import RawObject, mended, raw
 from sluice.wire.request import Request, StreamOptions, member, read_request
 from sluice.wire.responses_answer import Echo
@@ -193,9 +193,7 @@ def to_chat(
     instructions = member(members, "instructions", str)
     messages = ChatHistory(box).messages(instructions, items)
     try:
-        prompt = raw(messages)
-        characters = without_data(bytes(prompt)).characters
-        chat: RawObject = {"model": raw(request.model), "messages": prompt}
+        chat: RawObject = {"model": raw(request.model), "messages": raw(messages)}
         chat |= {name: raw(value) for name, value in _options(members, offered).items()}
     except RecursionError:
         raise InvalidRequest("`input` is nested too deeply", "input") from None
@@ -203,16 +201,19 @@ def to_chat(
         chat["stream"] = raw(True)
     if request.max_tokens is not None:
         chat["max_completion_tokens"] = raw(request.max_tokens)
+    prompt = read_prompt(chat, "messages")
     return ChatEquivalent(
         msgspec.structs.replace(
             request,
             members=chat,
             # The closing event of every stream reports usage.
             stream_options=StreamOptions(include_usage=True) if request.stream else None,
-            prompt_characters=characters,
+            prompt_characters=prompt.characters,
+            legible=prompt.legible,
+            images=prompt.images,
         ),
         box.dropped,
-        _echo(members, box, characters),
+        _echo(members, box, prompt.characters),
     )
 
 

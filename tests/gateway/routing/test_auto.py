@@ -61,6 +61,38 @@ def test_an_image_goes_to_a_model_that_sees_it_and_leaves_room(site: Site, size:
     assert site.used("seeing", "hello") == "small"
 
 
+def image(form: str, size: int) -> dict[str, Any]:
+    """A part with an image of so many characters of base64."""
+    data = "A" * size
+    url = f"data:image/png;base64,{data}"
+    if form == "chat":
+        return {"type": "image_url", "image_url": {"url": url}}
+    if form == "messages":
+        source = {"type": "base64", "data": data, "media_type": "image/png"}
+        return {"type": "image", "source": source}
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+@pytest.mark.parametrize("form", ["chat", "messages", "input"])
+def test_an_image_in_the_middle_of_a_long_conversation_is_seen(site: Site, form: str) -> None:
+    pages: Any = [{"role": "user", "content": "page" * 900}, {"role": "assistant", "content": "k"}]
+    seen: Any = [{"role": "user", "content": [image(form, 400_000)]}]
+    talk = Talk(site, "seeing:economy", form, stream=False)
+    assert talk.goes_on([*pages * 20, *seen, *pages[1:], *pages * 5, *pages[:1]]) == "sighted"
+    text = {"role": "user", "content": "A" * 20_000}
+    assert Talk(site, "seeing:economy", form, stream=False).goes_on([*pages, text]) == "small"
+
+
+@pytest.mark.parametrize("size", [100, 900_000])
+def test_an_image_in_a_stored_conversation_is_seen(site: Site, size: int) -> None:
+    alias = unique("seeing")
+    site.put(alias, {"auto": {**tiers(0.3, strong="sighted"), "sticky": False}})
+    talk = Talk(site, alias, "stored", stream=False)
+    assert talk.says("hello") == "small"
+    assert talk.says([{"role": "user", "content": [image("stored", size)]}]) == "sighted"
+    assert talk.says("And what is on the chair?") == "sighted"
+
+
 def test_an_answer_of_a_model_by_name_is_as_it_was(site: Site) -> None:
     answer = site.chat("small")
     assert "model_used" not in answer.json()
@@ -114,10 +146,18 @@ class Talk:
         self._body: dict[str, Any] = {"model": alias, "stream": stream}
         self._said: list[Any] = []
 
-    def says(self, text: str) -> str:
-        """Say something more; gives the model that answers."""
+    def says(self, text: Any) -> str:
+        """Say something more, a text or items; gives the model that answers."""
         said = {"role": "user", "content": text}
         self._said += [{"role": "assistant", "content": "I see."}, said] if self._said else [said]
+        return self._ask(text)
+
+    def goes_on(self, messages: list[Any]) -> str:
+        """The same with messages of which the last is the user's."""
+        self._said += messages
+        return self._ask("")
+
+    def _ask(self, text: Any) -> str:
         path, body = "/v1/responses", {**self._body, "input": self._said, "max_output_tokens": 5}
         if self._form == "stored":
             body["input"] = text

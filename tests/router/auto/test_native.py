@@ -99,6 +99,7 @@ def asked(draw: random.Random) -> Iterator[Asked]:
             draw.choice(NAMES),
             max_tokens=draw.choice((None, None, 10, 300, 45_000, 10**30)),
             prompt_characters=len(bytes(text["messages"])),
+            images=draw.random() < 0.05,
         )
         session = bytes(draw.choices(range(256), k=draw.choice((0, 1, 20, 64, 100, 300))))
         yield (

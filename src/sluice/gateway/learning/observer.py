@@ -164,7 +164,11 @@ class AnswerObserver:
         if other is None or payer is None or not policy.allows_model(sampling.judge):
             return None
         view = read_view(call.request.readable)
-        if view.images or (call.conversation is not None and call.conversation.history):
+        if (
+            view.images
+            or call.request.images
+            or (call.conversation is not None and call.conversation.history)
+        ):
             return None
         prompt = view.text if policy.keep_prompts else None
         return Sampled(Answered(call, principal.team_id, text, strong, other, prompt), payer)

@@ -16,6 +16,7 @@ import msgspec
 from sluice.backends.base import Endpoint
 from sluice.billing.prices import Price
 from sluice.router.catalog import Model
+from sluice.wire.inline_data import IMAGE_TOKENS
 from sluice.wire.request import Request, member, texts
 
 #: Tokens that a template or an upstream may put around a request.
@@ -23,9 +24,6 @@ OVERHEAD_TOKENS = 1024
 
 #: Most tokens that an upstream counts for one picture or document that the body only refers to.
 REFERRED_TOKENS = 16_384
-
-#: Likely tokens of one picture.
-_PICTURE_TOKENS = 1_000
 
 #: Weight of the newest observation.
 _WEIGHT = 0.05
@@ -128,7 +126,7 @@ class Needs:
         likely = self._estimates.estimate(request.model, text)
         most = len(body) + history + OVERHEAD_TOKENS
         if content.references:
-            likely += content.pictures * _PICTURE_TOKENS
+            likely += content.pictures * IMAGE_TOKENS
             most += content.references * REFERRED_TOKENS
             text = 0
         cost = 0

@@ -230,6 +230,8 @@ cdef class Choosing:
         if tokens > self.room:
             return None
         reading = self.scorer.reading(request.readable)
+        if request.images:
+            reading.facts.images = True
         if session or conversation is None:
             conversation = self._conversation(session if session else reading.opening)
         score = reading.score

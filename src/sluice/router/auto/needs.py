@@ -70,7 +70,7 @@ _PARAMS: dict[Capability, str] = {
 def needs_of(endpoint: Endpoint, request: Request, view: RequestView, tier: Tier) -> Needs:
     """What a request needs."""
     return Needs(
-        CAPABILITIES[endpoint, view.tools, view.images, view.schema],
+        CAPABILITIES[endpoint, view.tools, view.images or request.images, view.schema],
         estimate_tokens(request.prompt_characters) + (request.max_tokens or 0),
         tier,
     )
