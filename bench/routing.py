@@ -52,6 +52,9 @@ _SIZES = (1_000, 20_000, 45_000, 200_000, 2_000_000)
 #: Messages whose content is in parts, and the characters of each.
 _PARTS = (50, 1_000, 20_000)
 _PART = 12
+#: Turns of a conversation, and how long each of them is.
+_TURNS = (21, 201)
+_TURN = 2_000
 
 
 @dataclass(frozen=True)
@@ -234,24 +237,56 @@ def cost(bench: Bench, evaluate: ModuleType) -> Iterator[str]:
     yield ""
     yield "| prompts | CPU mean of all runs | mean | p99 |"
     yield "|---|---|---|---|"
-    yield _timed("of the sources", scorer, prompts[:2000])
+    yield _timed("of the sources", scorer, map(_asked, prompts[:2000]))
     for size in _SIZES:
-        yield _timed(f"{size:,} characters", scorer, _long(prompts, size, 50))
+        yield _timed(f"{size:,} characters", scorer, map(_asked, _long(prompts, size, 50)))
     # Within JSON they are escaped, and strings are read from quote to quote.
     quoted = [prompt.replace(" ", '" ') for prompt in prompts]
     for size in _SIZES:
         name = f"{size:,} characters, a quote behind each word"
-        yield _timed(name, scorer, _long(quoted, size, 50))
+        yield _timed(name, scorer, map(_asked, _long(quoted, size, 50)))
     for parts in _PARTS:
         long = _long(prompts, parts * _PART, 50)
-        yield _timed(f"{parts:,} parts of {_PART} characters", scorer, map(_in_parts, long))
+        name = f"{parts:,} parts of {_PART} characters"
+        yield _timed(name, scorer, map(_asked, map(_in_parts, long)))
+    for turns in _TURNS:
+        long = _long(prompts, turns * _TURN, 50)
+        name = f"{turns:,} turns of {_TURN:,} characters"
+        yield _timed(name, scorer, map(_conversation, long))
+        yield _timed(f"an agent after {turns:,} results as long", scorer, map(_agent, long))
+
+
+def _asked(content: object) -> list[dict[str, Any]]:
+    """Messages with one of the user's."""
+    return [{"role": "user", "content": content}]
 
 
 def _in_parts(prompt: str) -> list[dict[str, str]]:
     """A prompt as the content of one message, in many parts."""
+    return [{"type": "text", "text": text} for text in _pieces(prompt, _PART)]
+
+
+def _conversation(prompt: str) -> list[dict[str, Any]]:
+    """A prompt as turns of a user and a model."""
+    turns = _pieces(prompt, _TURN)
     return [
-        {"type": "text", "text": prompt[at : at + _PART]} for at in range(0, len(prompt), _PART)
+        {"role": "assistant" if at % 2 else "user", "content": turn}
+        for at, turn in enumerate(turns)
     ]
+
+
+def _agent(prompt: str) -> list[dict[str, Any]]:
+    """A prompt as what tools gave a model that was asked once."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages = _asked("Mend the test that fails now and then, and say why it did.")
+    for text in _pieces(prompt, _TURN):
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": "call_1", "content": text})
+    return messages
+
+
+def _pieces(prompt: str, size: int) -> list[str]:
+    return [prompt[at : at + size] for at in range(0, len(prompt), size)]
 
 
 def _long(prompts: Sequence[str], size: int, count: int) -> list[str]:
@@ -266,11 +301,8 @@ def _long(prompts: Sequence[str], size: int, count: int) -> list[str]:
     return found
 
 
-def _timed(name: str, scorer: Scorer, contents: Iterable[object]) -> str:
-    bodies = [
-        {"messages": msgspec.Raw(msgspec.json.encode([{"role": "user", "content": content}]))}
-        for content in contents
-    ]
+def _timed(name: str, scorer: Scorer, prompts: Iterable[list[dict[str, Any]]]) -> str:
+    bodies = [{"messages": msgspec.Raw(msgspec.json.encode(messages))} for messages in prompts]
     least = np.full(len(bodies), np.inf)
     begun = time.process_time()
     for _ in range(_ROUNDS):
