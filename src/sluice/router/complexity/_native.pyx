@@ -577,8 +577,7 @@ cdef struct Object:
     # A message, or a part of one's content.
     Span whole  # without an end where the text ended before
     Span kind
-    Span content
-    bint images  # whether there are any in it
+    Span content  # without an end, likewise
 
 cdef struct Parts:
     # Of a content in parts: how many have a text, the first of those, and the last in a ring.
@@ -812,14 +811,14 @@ cdef bint _has_images(const uint8_t* begin, const uint8_t* end) noexcept nogil:
     return _has_type(begin, end, b'image"', 6) or _has_type(begin, end, b'image_url"', 10)
 
 
-cdef inline bint _is_image(Span kind) noexcept nogil:
-    """Whether this is the type of an image: `_has_images` for a member of which is known where it
-    ends."""
-    return (
-        _is(kind, "image", 5)
-        or _is(kind, "image_url", 9)
-        or _is(kind, "input_image", 11)
-        or _is(kind, "input_image_url", 15)
+cdef bint _shows_images(const Object* turn, const uint8_t* end) noexcept nogil:
+    """Whether there are images in a message that was read up to here. A text that is its content
+    isn't looked through."""
+    cdef Span content = turn.content
+    if content.begin == NULL or content.begin == end or content.begin[0] != c'"':
+        return _has_images(turn.whole.begin, end)
+    return _has_images(turn.whole.begin, content.begin) or (
+        content.end != NULL and _has_images(content.end, end)
     )
 
 
@@ -868,8 +867,8 @@ cdef bint _read_turns(
             return False
         if not _read_object(at, end, &of_message, &turn):
             return False
-        turns.images = turns.images or turn.images
         turns.read = turn.whole.end if turn.whole.end != NULL else end
+        turns.images = turns.images or _shows_images(&turn, turns.read)
         if turn.whole.end == NULL:
             turns.opening = turn.whole
             return not whole
@@ -919,17 +918,11 @@ cdef bint _read_object(
             return False
         value.begin = _past_space(at + 1, end)
         value.end = _value_end(value.begin, end)
-        if value.begin < end and value.begin[0] != c'"':  # of long texts nothing is looked at
-            read.images = read.images or _has_images(
-                value.begin, value.end if value.end != NULL else end
-            )
-        if value.end == NULL:
-            return True
-        if _is(key, "type", 4) and _is_image(value):
-            read.images = True
         if _is(key, names.content, names.content_size):
             read.content = value
-        elif _is(key, names.kind, names.kind_size):
+        if value.end == NULL:
+            return True
+        if _is(key, names.kind, names.kind_size):
             if value.begin[0] != c'"' or _is_escaped(value):
                 return False
             read.kind = value
@@ -1127,6 +1120,8 @@ cdef str _unescaped(Span inner):
     cdef uint8_t room[STRING_ROOM]
     cdef const uint8_t* at = inner.begin
     cdef Py_ssize_t size = inner.end - inner.begin
+    if size > STRING_ROOM:  # of no characters, or it would have been cut before
+        return None
     if memchr(at, c"\\", size) != NULL:
         size = _unescape(inner, room)
         at = room
