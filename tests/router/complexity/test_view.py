@@ -51,6 +51,21 @@ def test_the_last_user_message_is_read(chat: Chat) -> None:
     assert (seen.system, seen.turns) == ("You are terse.", 2)
 
 
+@pytest.mark.parametrize("turns", [1, 60])
+@pytest.mark.parametrize("content", ["Be brief.", [{"type": "text", "text": "Be brief."}]])
+def test_the_system_message_is_the_first_of_all(
+    chat: Chat, read_view: Read, content: Any, turns: int
+) -> None:
+    """Also of a conversation of which only the ends are read."""
+    said = [("user", "Tell me more. " * 100), ("assistant", "word " * 200)] * turns
+    assert chat(("system", content), *said).system == "Be brief."
+    assert chat(("developer", content), *said).system == "Be brief."
+    assert chat(("user", "Hello."), ("system", content), *said).system == ""
+    messages: list[Any] = [{"role": role, "content": text} for role, text in said]
+    first: list[Any] = [{"content": "Hello."}, {"role": "system", "content": content}]
+    assert read_view(members(messages=[*first, *messages])).system == ""
+
+
 def test_a_short_message_is_read_with_the_one_before_it(chat: Chat) -> None:
     seen = chat(("user", "Derive the quadratic formula."), ("assistant", "x"), ("user", "go on"))
     assert seen.text == "Derive the quadratic formula.\ngo on"

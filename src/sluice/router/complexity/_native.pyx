@@ -567,7 +567,8 @@ cdef struct Span:
     const uint8_t* end
 
 cdef struct Names:
-    # Of the two members of an object that are looked at: what it is, and what it holds.
+    # Of the members of an object that are looked at: what it is, if that matters, and what it
+    # holds.
     const char* kind
     Py_ssize_t kind_size
     const char* content
@@ -581,23 +582,31 @@ cdef struct Object:
 
 cdef struct Parts:
     # Of a content in parts: how many have a text, the first of those, and the last in a ring.
-    Py_ssize_t count
+    Py_ssize_t count  # < 0: they are unusual
     Span first
     Span last[LAST_TEXTS]
 
+cdef struct Said:
+    # What a message says: its content, and of a list the parts.
+    Span content
+    Parts parts
+
 cdef struct Turns:
-    # Of the messages of a request: how many are the user's, and the last of those, in a ring.
+    # Of the messages of a request that were read: how many they are, how many are the user's, and
+    # the last of those, in a ring.
+    Py_ssize_t count
     Py_ssize_t spoken
-    Span last[LOOKED_AT]
-    Object first
-    Span asked  # the content of the user's first one
+    Said last[LOOKED_AT]
+    Span first_role  # of the first message of all
+    Said first
+    Said asked  # the user's first one
     Span opening  # the user's first one; without an end where the text ended before
     bint continued  # whether more follows
     const uint8_t* read  # up to where it was read
     bint images  # whether there are any before
 
 cdef Names of_message = Names("role", 4, "content", 7)
-cdef Names of_part = Names("type", 4, "text", 4)
+cdef Names of_part = Names(NULL, 0, "text", 4)
 
 
 @cython.final
@@ -660,7 +669,7 @@ cdef Reading _of_messages(dict members, object messages, const Py_buffer* prompt
     if not _read_turns(text.begin, min(text.end, text.begin + beginning), whole, &turns):
         return None
     if whole:
-        reading.text = _last_turns(&turns, turns.asked)
+        reading.text = _last_turns(&turns, &turns.asked)
         reading.opening = _opening(text.begin, &turns, prompt.len)
         reading.facts.turns = min(max(turns.spoken, 1), most_turns)
         reading.facts.images = turns.images
@@ -668,7 +677,7 @@ cdef Reading _of_messages(dict members, object messages, const Py_buffer* prompt
     elif not _read_end(reading, text, &turns):
         return None
     tools = members.get("tools")
-    reading.system = _system(members, &turns.first)
+    reading.system = _system(members, &turns)
     reading.facts.length = prompt.len
     reading.facts.tools = tools is not None and len(memoryview(tools)) > 2
     reading.facts.schema = (
@@ -692,12 +701,12 @@ cdef bint _read_end(Reading reading, Span prompt, const Turns* begun) except -1:
     if user != NULL:
         if not _read_turns(user - 1, end.end, True, &turns) or not _is_last(turns.read, end.end):
             return False
-        reading.text = _last_turns(&turns, begun.asked)
+        reading.text = _last_turns(&turns, &begun.asked)
         reading.facts.turns = min(turns.spoken, most_turns)
     elif begun.continued and _is_of_others(Span(prompt.end - lately, prompt.end)):
-        reading.text = _cut(_content(begun.asked))
+        reading.text = _cut(_content(&begun.asked))
     else:
-        reading.text = _cut(_last_piece(end) or _content(begun.asked))
+        reading.text = _cut(_last_piece(end) or _content(&begun.asked))
     return True
 
 
@@ -860,12 +869,13 @@ cdef bint _read_turns(
     """Read a list of messages from behind a byte on, or of its beginning the first one of the
     user; False where it is not plainly one."""
     cdef Object turn
+    cdef Said said
     memset(turns, 0, sizeof(Turns))
     while True:
         at = _past_space(at + 1, end)
         if at < end and at[0] != c"{":  # no object, or an empty list
             return False
-        if not _read_object(at, end, &of_message, &turn):
+        if not _read_object(at, end, &of_message, &turn, &said.parts):
             return False
         turns.read = turn.whole.end if turn.whole.end != NULL else end
         turns.images = turns.images or _shows_images(&turn, turns.read)
@@ -873,15 +883,17 @@ cdef bint _read_turns(
             turns.opening = turn.whole
             return not whole
         at = _past_space(turn.whole.end, end)
-        if turns.first.whole.begin == NULL:
-            turns.first = turn
+        said.content = turn.content
+        if turns.count == 0:
+            turns.first, turns.first_role = said, turn.kind
+        turns.count += 1
         if _is(turn.kind, "user", 4):
             if turns.spoken == 0:
-                turns.opening, turns.asked = turn.whole, turn.content
+                turns.opening, turns.asked = turn.whole, said
                 turns.continued = at < end and at[0] == c","
                 if not whole:
                     return True
-            turns.last[turns.spoken % LOOKED_AT] = turn.content
+            turns.last[turns.spoken % LOOKED_AT] = said
             turns.spoken += 1
         if at == end:
             turns.opening = Span(end, NULL)
@@ -891,10 +903,12 @@ cdef bint _read_turns(
 
 
 cdef bint _read_object(
-    const uint8_t* at, const uint8_t* end, const Names* names, Object* read
+    const uint8_t* at, const uint8_t* end, const Names* names, Object* read, Parts* parts
 ) noexcept nogil:
-    """Read the message or the part that begins here; False where it is unusual."""
+    """Read the message or the part that begins here, and of a message the parts; False where it is
+    unusual."""
     cdef Span key, value
+    cdef bint holds
     memset(read, 0, sizeof(Object))
     read.whole.begin = at
     while True:
@@ -909,23 +923,27 @@ cdef bint _read_object(
         key.begin, key.end = at, _string_end(at, end)
         if key.end == NULL:
             return True
-        if _is_escaped(key):
-            return False
         at = _past_space(key.end, end)
         if at == end:
             return True
         if at[0] != c":":
             return False
         value.begin = _past_space(at + 1, end)
-        value.end = _value_end(value.begin, end)
-        if _is(key, names.content, names.content_size):
+        holds = _is(key, names.content, names.content_size)
+        if holds and parts != NULL and value.begin < end and value.begin[0] == c"[":
+            value.end = _read_parts(value.begin, end, parts)
+        else:
+            value.end = _value_end(value.begin, end)
+        if holds:
             read.content = value
         if value.end == NULL:
             return True
-        if _is(key, names.kind, names.kind_size):
+        if names.kind != NULL and _is(key, names.kind, names.kind_size):
             if value.begin[0] != c'"' or _is_escaped(value):
                 return False
             read.kind = value
+        elif not holds and _is_escaped(key):  # it may be one of those
+            return False
         at = _past_space(value.end, end)
         if at == end:
             return True
@@ -934,6 +952,34 @@ cdef bint _read_object(
             return True
         if at[0] != c",":
             return False
+
+
+cdef const uint8_t* _read_parts(
+    const uint8_t* begin, const uint8_t* end, Parts* parts
+) noexcept nogil:
+    """Read the list of parts that begins here; gives what is behind it, or NULL if it has no
+    end."""
+    cdef Object part
+    cdef const uint8_t* at = begin
+    memset(parts, 0, sizeof(Parts))
+    while True:
+        at = _past_space(at + 1, end)
+        if at < end and at[0] != c"{":
+            break
+        if not _read_object(at, end, &of_part, &part, NULL):
+            break
+        if part.whole.end == NULL:
+            return NULL
+        if part.content.end - part.content.begin > 2:
+            if parts.count == 0:
+                parts.first = part.content
+            parts.last[parts.count % LAST_TEXTS] = part.content
+            parts.count += 1
+        at = _past_space(part.whole.end, end)
+        if at < end and at[0] == c"]":
+            return at + 1
+    parts.count = -1
+    return _value_end(begin, end)
 
 
 cdef inline const uint8_t* _past_space(const uint8_t* at, const uint8_t* end) noexcept nogil:
@@ -1021,12 +1067,12 @@ cdef inline bint _is(Span string, const char* text, Py_ssize_t length) noexcept 
     )
 
 
-cdef str _last_turns(const Turns* turns, Span asked):
+cdef str _last_turns(const Turns* turns, const Said* asked):
     """See `view._last_turns`; where there is nothing, what the user said first, which is asked."""
     cdef str text, last = None
     cdef Py_ssize_t back, characters = 0, found = 0
     for back in range(1, min(turns.spoken, LOOKED_AT) + 1):
-        text = _content(turns.last[(turns.spoken - back) % LOOKED_AT])
+        text = _content(&turns.last[(turns.spoken - back) % LOOKED_AT])
         if text:
             found += 1
             if found == 1:
@@ -1043,34 +1089,14 @@ cdef inline str _cut(str text):
     return text if len(text) <= longest else _view.cut(text)
 
 
-cdef str _content(Span content):
+cdef str _content(const Said* said):
     """See `view._content`."""
-    cdef Parts parts
+    cdef Span content = said.content
     if content.begin == content.end or content.begin[0] != c"[":
         return _string(content)
-    if _read_parts(content.begin, content.end, &parts):
-        return _texts(&parts)
-    return _view._content(_bytes(content))
-
-
-cdef bint _read_parts(const uint8_t* at, const uint8_t* end, Parts* parts) noexcept nogil:
-    """Read a list of parts; False where it is not plainly one."""
-    cdef Object part
-    memset(parts, 0, sizeof(Parts))
-    while True:
-        at = _past_space(at + 1, end)
-        if at == end or at[0] != c"{" or not _read_object(at, end, &of_part, &part):
-            return False
-        if part.whole.end == NULL:
-            return False
-        if part.content.end - part.content.begin > 2:
-            if parts.count == 0:
-                parts.first = part.content
-            parts.last[parts.count % LAST_TEXTS] = part.content
-            parts.count += 1
-        at = _past_space(part.whole.end, end)
-        if at == end or at[0] != c",":
-            return at < end and at[0] == c"]"
+    if said.parts.count < 0:
+        return _view._content(_bytes(content))
+    return _texts(&said.parts)
 
 
 cdef str _texts(const Parts* parts):
@@ -1179,14 +1205,13 @@ cdef bytes _ends(Span text):
     return b"%d%b%b" % (size, text.begin[:opening_piece], (text.end - opening_piece)[:opening_piece])
 
 
-cdef str _system(dict members, const Object* first):
+cdef str _system(dict members, const Turns* turns):
     """See `view._system`."""
-    cdef Span content = first.content
     if "system" in members or "instructions" in members:
         return _view._system(members, ())
-    if not _is(first.kind, "system", 6) and not _is(first.kind, "developer", 9):
+    if not _is(turns.first_role, "system", 6) and not _is(turns.first_role, "developer", 9):
         return ""
-    return _content(content)[:system_head]
+    return _content(&turns.first)[:system_head]
 
 
 cdef bytes _bytes(Span span):
