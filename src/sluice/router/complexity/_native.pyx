@@ -53,10 +53,12 @@ cdef enum:
     ROOM = 1024  # for a text that was cut, in ASCII
     LOOKED_AT = 8
     LAST_TEXTS = 3
+    SHORT_STRING = 24
     STRING_ROOM = 8000  # for the inside of a string that isn't long
 
 
 cdef uint64_t LOW_BITS = 0x7F7F7F7F7F7F7F7FULL
+cdef uint64_t LOWEST_BITS = 0x0101010101010101ULL
 cdef uint64_t QUOTES = 0x2222222222222222ULL
 cdef uint64_t BACKSLASHES = 0x5C5C5C5C5C5C5C5CULL
 
@@ -993,12 +995,16 @@ cdef const uint8_t* _string_end(const uint8_t* begin, const uint8_t* end) noexce
     cdef const uint8_t* at = begin + 1
     cdef const uint8_t* quote
     cdef const uint8_t* run
-    cdef uint64_t word, quotes
-    if little_endian and end - at >= 8:  # most names and types are as short as that
+    cdef uint64_t word, quotes, backslashes
+    # Most strings are as short as that: to call for one would take longer than to look.
+    while little_endian and end - at >= 8 and at - begin < SHORT_STRING:
         memcpy(&word, at, 8)
-        quotes = _marked(word ^ QUOTES)
-        if quotes and not _marked(word ^ BACKSLASHES):
+        quotes, backslashes = _first_marked(word ^ QUOTES), _first_marked(word ^ BACKSLASHES)
+        if quotes and not backslashes & (quotes ^ (quotes - 1)):
             return at + (__builtin_ctzll(quotes) >> 3) + 1
+        if backslashes:
+            break
+        at += 8
     while True:
         quote = run = <const uint8_t*>memchr(at, c'"', end - at)
         if quote == NULL:
@@ -1031,6 +1037,11 @@ cdef const uint8_t* _past_escapes(const uint8_t* at, const uint8_t* end) noexcep
 cdef inline uint64_t _marked(uint64_t word) noexcept nogil:
     """The highest bit of each byte that is 0."""
     return ~(((word & LOW_BITS) + LOW_BITS) | word | LOW_BITS)
+
+
+cdef inline uint64_t _first_marked(uint64_t word) noexcept nogil:
+    """The same, but above the lowest one there may be marks that are none."""
+    return (word - LOWEST_BITS) & ~word & ~LOW_BITS
 
 
 cdef const uint8_t* _value_end(const uint8_t* at, const uint8_t* end) noexcept nogil:
