@@ -8,8 +8,6 @@ which a loaded gateway's processor has long put out of its caches when the next 
 It is one file because it is one unit of compilation: what is in another could not be inlined.
 """
 
-from sys import byteorder
-
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -27,14 +25,33 @@ cdef extern from "string.h":
     void* memmem(const void* text, size_t size, const void* sign, size_t length) nogil
 
 cdef extern from *:
-    int __builtin_ctzll(unsigned long long bits) nogil
+    """
+    #ifdef __SSE2__
+    #include <emmintrin.h>
+    #endif
+
+    static inline unsigned int marked(const uint8_t *bytes, uint8_t byte)
+    {
+    #ifdef __SSE2__
+        __m128i block = _mm_loadu_si128((const __m128i *)bytes);
+        return (unsigned int)_mm_movemask_epi8(_mm_cmpeq_epi8(block, _mm_set1_epi8((char)byte)));
+    #else
+        unsigned int bits = 0;
+        for (int at = 0; at < 16; at++)
+            bits |= (unsigned int)(bytes[at] == byte) << at;
+        return bits;
+    #endif
+    }
+    """
+    # Which of 16 bytes are this one: a bit each, the lowest for the first.
+    unsigned int marked(const uint8_t* bytes, uint8_t byte) nogil
+    int __builtin_ctz(unsigned int bits) nogil
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
     const uint8_t* PyUnicode_1BYTE_DATA(object text)
 
 cdef object _RequestView = _view.RequestView
-cdef bint little_endian = byteorder == "little"
 
 
 # Sizes that C has to know before it runs; `_load` compares them with the Python modules'.
@@ -53,14 +70,8 @@ cdef enum:
     ROOM = 1024  # for a text that was cut, in ASCII
     LOOKED_AT = 8
     LAST_TEXTS = 3
-    SHORT_STRING = 24
+    BLOCK = 16
     STRING_ROOM = 8000  # for the inside of a string that isn't long
-
-
-cdef uint64_t LOW_BITS = 0x7F7F7F7F7F7F7F7FULL
-cdef uint64_t LOWEST_BITS = 0x0101010101010101ULL
-cdef uint64_t QUOTES = 0x2222222222222222ULL
-cdef uint64_t BACKSLASHES = 0x5C5C5C5C5C5C5C5CULL
 
 
 # Tables ---------------------------------------------------------------------------------------
@@ -580,11 +591,13 @@ cdef struct Object:
     # A message, or a part of one's content.
     Span whole  # without an end where the text ended before
     Span kind
-    Span content  # without an end, likewise
+    Span content
+    bint images  # whether there are any in it
 
 cdef struct Parts:
     # Of a content in parts: how many have a text, the first of those, and the last in a ring.
     Py_ssize_t count  # < 0: they are unusual
+    bint images  # whether there are any in them
     Span first
     Span last[LAST_TEXTS]
 
@@ -822,15 +835,22 @@ cdef bint _has_images(const uint8_t* begin, const uint8_t* end) noexcept nogil:
     return _has_type(begin, end, b'image"', 6) or _has_type(begin, end, b'image_url"', 10)
 
 
-cdef bint _shows_images(const Object* turn, const uint8_t* end) noexcept nogil:
-    """Whether there are images in a message that was read up to here. A text that is its content
-    isn't looked through."""
-    cdef Span content = turn.content
-    if content.begin == NULL or content.begin == end or content.begin[0] != c'"':
-        return _has_images(turn.whole.begin, end)
-    return _has_images(turn.whole.begin, content.begin) or (
-        content.end != NULL and _has_images(content.end, end)
+cdef inline bint _is_image(Span kind) noexcept nogil:
+    """Whether a type is that of an image; see `view._IMAGE`."""
+    return (
+        _is(kind, "image", 5)
+        or _is(kind, "image_url", 9)
+        or _is(kind, "input_image", 11)
+        or _is(kind, "input_image_url", 15)
     )
+
+
+cdef inline bint _holds_images(Span value, const uint8_t* end) noexcept nogil:
+    """Whether there are images in a value, which has no end where the text ends before. Strings,
+    which may be long, need not be looked through."""
+    if value.begin >= end or value.begin[0] != c"[" and value.begin[0] != c"{":
+        return False
+    return _has_images(value.begin, end if value.end == NULL else value.end)
 
 
 cdef bint _has_type(
@@ -880,7 +900,7 @@ cdef bint _read_turns(
         if not _read_object(at, end, &of_message, &turn, &said.parts):
             return False
         turns.read = turn.whole.end if turn.whole.end != NULL else end
-        turns.images = turns.images or _shows_images(&turn, turns.read)
+        turns.images = turns.images or turn.images
         if turn.whole.end == NULL:
             turns.opening = turn.whole
             return not whole
@@ -934,12 +954,16 @@ cdef bint _read_object(
         holds = _is(key, names.content, names.content_size)
         if holds and parts != NULL and value.begin < end and value.begin[0] == c"[":
             value.end = _read_parts(value.begin, end, parts)
+            read.images = read.images or parts.images
         else:
             value.end = _value_end(value.begin, end)
-        if holds:
-            read.content = value
+            read.images = read.images or _holds_images(value, end)
         if value.end == NULL:
             return True
+        if holds:
+            read.content = value
+        if _is(key, "type", 4):
+            read.images = read.images or _is_image(value)
         if names.kind != NULL and _is(key, names.kind, names.kind_size):
             if value.begin[0] != c'"' or _is_escaped(value):
                 return False
@@ -970,6 +994,7 @@ cdef const uint8_t* _read_parts(
             break
         if not _read_object(at, end, &of_part, &part, NULL):
             break
+        parts.images = parts.images or part.images
         if part.whole.end == NULL:
             return NULL
         if part.content.end - part.content.begin > 2:
@@ -980,8 +1005,9 @@ cdef const uint8_t* _read_parts(
         at = _past_space(part.whole.end, end)
         if at < end and at[0] == c"]":
             return at + 1
-    parts.count = -1
-    return _value_end(begin, end)
+    at = _value_end(begin, end)
+    parts.count, parts.images = -1, _holds_images(Span(begin, at), end)
+    return at
 
 
 cdef inline const uint8_t* _past_space(const uint8_t* at, const uint8_t* end) noexcept nogil:
@@ -993,55 +1019,33 @@ cdef inline const uint8_t* _past_space(const uint8_t* at, const uint8_t* end) no
 cdef const uint8_t* _string_end(const uint8_t* begin, const uint8_t* end) noexcept nogil:
     """Behind the string that begins here; NULL if it has no end."""
     cdef const uint8_t* at = begin + 1
-    cdef const uint8_t* quote
-    cdef const uint8_t* run
-    cdef uint64_t word, quotes, backslashes
-    # Most strings are as short as that: to call for one would take longer than to look.
-    while little_endian and end - at >= 8 and at - begin < SHORT_STRING:
-        memcpy(&word, at, 8)
-        quotes, backslashes = _first_marked(word ^ QUOTES), _first_marked(word ^ BACKSLASHES)
-        if quotes and not backslashes & (quotes ^ (quotes - 1)):
-            return at + (__builtin_ctzll(quotes) >> 3) + 1
-        if backslashes:
-            break
-        at += 8
-    while True:
-        quote = run = <const uint8_t*>memchr(at, c'"', end - at)
-        if quote == NULL:
-            return NULL
-        while run > at and (run - 1)[0] == c"\\":
-            run -= 1
-        if (quote - run) % 2 == 0:
-            return quote + 1
-        at = _past_escapes(quote + 1, end)
+    cdef unsigned int quotes, backslashes, escaped = 0
+    while end - at >= BLOCK:
+        quotes, backslashes = marked(at, c'"'), marked(at, c"\\")
+        escaped = _escaped(backslashes, escaped >> BLOCK)
+        quotes &= ~escaped
+        if quotes:
+            return at + __builtin_ctz(quotes) + 1
+        at += BLOCK
+    at += escaped >> BLOCK
+    while at < end and at[0] != c'"':
+        at += 2 if at[0] == c"\\" else 1
+    return at + 1 if at < end else NULL
 
 
-cdef const uint8_t* _past_escapes(const uint8_t* at, const uint8_t* end) noexcept nogil:
-    """Behind text in which quotes come close together, each escaped by one backslash: it takes
-    eight bytes at a time, however many there are, where a call for each would take much longer.
-    None of the bytes where it stops is escaped."""
-    cdef uint64_t word, quotes, backslashes, escaped, carried = 0
-    cdef int idle = 0
-    while little_endian and end - at >= 8 and idle < 8:
-        memcpy(&word, at, 8)
-        quotes, backslashes = _marked(word ^ QUOTES), _marked(word ^ BACKSLASHES)
-        escaped = backslashes << 8 | carried
-        if backslashes & escaped or quotes & ~escaped:
-            break
-        idle = 0 if quotes else idle + 1
-        carried = backslashes >> 56
-        at += 8
-    return at + 1 if carried and at < end else at
-
-
-cdef inline uint64_t _marked(uint64_t word) noexcept nogil:
-    """The highest bit of each byte that is 0."""
-    return ~(((word & LOW_BITS) + LOW_BITS) | word | LOW_BITS)
-
-
-cdef inline uint64_t _first_marked(uint64_t word) noexcept nogil:
-    """The same, but above the lowest one there may be marks that are none."""
-    return (word - LOWEST_BITS) & ~word & ~LOW_BITS
+cdef inline unsigned int _escaped(unsigned int backslashes, unsigned int first) noexcept nogil:
+    """Which bytes of a block are escaped, by its backslashes and whether the first byte is. The
+    bit above them stands for the byte behind."""
+    cdef unsigned int escaped = backslashes << 1 | first
+    cdef unsigned int left, lowest
+    if not backslashes & escaped:
+        return escaped
+    escaped, left = first, backslashes & ~first
+    while left:
+        lowest = left & (0 - left)
+        escaped |= lowest << 1
+        left &= ~(lowest | lowest << 1)
+    return escaped
 
 
 cdef const uint8_t* _value_end(const uint8_t* at, const uint8_t* end) noexcept nogil:
