@@ -992,7 +992,7 @@ cdef const uint8_t* _read_parts(
         at = _past_space(at + 1, end)
         if at < end and at[0] != c"{":
             break
-        if not _read_object(at, end, &of_part, &part, NULL):
+        if not _read_text(at, end, &part) and not _read_object(at, end, &of_part, &part, NULL):
             break
         parts.images = parts.images or part.images
         if part.whole.end == NULL:
@@ -1008,6 +1008,25 @@ cdef const uint8_t* _read_parts(
     at = _value_end(begin, end)
     parts.count, parts.images = -1, _holds_images(Span(begin, at), end)
     return at
+
+
+cdef bint _read_text(const uint8_t* at, const uint8_t* end, Object* part) noexcept nogil:
+    """Read the part that begins here, if it is a text as nearly every client writes it; False for
+    any other."""
+    cdef Py_ssize_t before
+    if _is_at(at, end, b'{"type":"text","text":"', 23):
+        before = 22
+    elif _is_at(at, end, b'{"type":"input_text","text":"', 29):
+        before = 28
+    else:
+        return False
+    memset(part, 0, sizeof(Object))
+    part.content.begin = at + before
+    part.content.end = _string_end(part.content.begin, end)
+    if part.content.end == NULL or part.content.end == end or part.content.end[0] != c"}":
+        return False
+    part.whole = Span(at, part.content.end + 1)
+    return True
 
 
 cdef inline const uint8_t* _past_space(const uint8_t* at, const uint8_t* end) noexcept nogil:
