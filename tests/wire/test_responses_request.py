@@ -322,6 +322,13 @@ class TestHistory:
         found = sent(history=self.HISTORY, input=[{"id": "fc_1_0"}, self.OUTPUT])
         assert [one["role"] for one in found["messages"]] == ["user", "assistant", "tool"]
 
+    def test_a_second_reference_to_an_item_is_refused(self) -> None:
+        """A short input could stand for a prompt of any length."""
+        given = [{"type": "item_reference", "id": "fc_1_0"}, self.OUTPUT, {"id": "fc_1_0"}]
+        error = refused(input=given)
+        assert (error.param, error.code) == ("input", "duplicate_item")
+        assert "input[2]" in str(error)
+
     def test_r06_a_reference_to_nothing_known_is_refused(self) -> None:
         error = refused(input=[{"type": "item_reference", "id": "msg_9_0"}])
         assert (error.param, error.code) == ("input", "item_not_found")

@@ -53,9 +53,9 @@ class Conversations:
 
     async def _referenced(self, team_id: str, request: Request) -> dict[str, dict[str, Any]]:
         """The stored items that a request's input refers to, by their ids."""
+        wanted = references(request)
         found: dict[str, dict[str, Any]] = {}
-        for reference in references(request):
-            owner = response_of(reference)
+        for owner in dict.fromkeys(map(response_of, wanted)):
             if owner is None:
                 continue
             try:
@@ -63,8 +63,8 @@ class Conversations:
             except StoreAway:
                 raise GatewayError.store_away() from None
             if turn is not None:
-                found |= {item["id"]: item for item in turn.items() if item.get("id") == reference}
-        return found
+                found |= {item["id"]: item for item in turn.items() if "id" in item}
+        return {reference: found[reference] for reference in wanted if reference in found}
 
     async def remember(
         self, team_id: str, call: Call, response: dict[str, Any], choice: AutoChoice | None

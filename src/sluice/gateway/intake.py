@@ -57,7 +57,7 @@ class Received(msgspec.Struct, frozen=True):
     def with_history(self) -> Request:
         """The request with a prompt as long as what a model will be given, and its images."""
         conversation, request = self.conversation, self.request
-        if conversation is None or not conversation.history:
+        if conversation is None or not conversation.stored:
             return request
         return msgspec.structs.replace(
             request,

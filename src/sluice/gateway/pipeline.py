@@ -268,8 +268,8 @@ class Pipeline:
         batch = call.tier == "batch"
         if not (policy.counted_batch if batch else policy.counted):
             return
-        history = 0 if call.conversation is None else call.conversation.size
-        need = self._needs.of(exchange.endpoint, call.request, body, route.models(), history)
+        stored = b"" if call.conversation is None else call.conversation.stored
+        need = self._needs.of(exchange.endpoint, call.request, body, route.models(), stored)
         try:
             # mostly so, and then there is nothing to wait for
             reservation = self._admission.from_share(policy, need, batch=batch)

@@ -60,7 +60,7 @@ class Conversation:
     Attributes:
         response_id: of the response to come.
         history: items of the conversation so far, oldest first.
-        referenced: stored items by their ids.
+        referenced: stored items that the request's own input refers to, by their ids.
         key: what stands for it in routing, if one of its requests went to an `auto` alias.
     """
 
@@ -69,24 +69,21 @@ class Conversation:
     referenced: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     key: bytes | None = None
 
-    @property
-    def size(self) -> int:
-        """Bytes of the history as JSON."""
-        return len(self._encoded)
+    @cached_property
+    def stored(self) -> bytes:
+        """All that a model is given besides the request's own input, as JSON; empty if nothing."""
+        items = [*self.history, *self.referenced.values()]
+        return encode(items) if items else b""
 
     @cached_property
     def characters(self) -> int:
-        """The same, counted as `Request.prompt_characters` is."""
-        return without_data(self._encoded).characters
+        """Of what is stored, counted as `Request.prompt_characters` is."""
+        return without_data(self.stored).characters
 
     @property
     def images(self) -> bool:
         """Whether there are images in it."""
-        return b'"type":"input_image"' in self._encoded
-
-    @cached_property
-    def _encoded(self) -> bytes:
-        return encode(self.history) if self.history else b""
+        return b'"type":"input_image"' in self.stored
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -104,6 +104,7 @@ def read_responses_request(body: bytes) -> Request:
     items = _given(members)
     if not items and not _continues(members):
         raise InvalidRequest("`input` is required", "input", "missing_required_parameter")
+    _references(items)  # each of them once
     return msgspec.structs.replace(
         request,
         max_tokens=limit,
@@ -125,11 +126,27 @@ def stores(request: Request) -> bool:
 def references(request: Request) -> tuple[str, ...]:
     """Ids of the stored items that the input refers to; they are to be looked up for `to_chat`
     and `input_items`."""
-    return tuple(
-        item["id"]
-        for item in _given(request.members)
-        if _kind(item) == "item_reference" and isinstance(item.get("id"), str)
-    )
+    return tuple(_references(_given(request.members)))
+
+
+def _references(items: Iterable[Item]) -> list[str]:
+    """Of a request's own items, the ids of those that are references.
+
+    Raises:
+        InvalidRequest: one comes twice, which OpenAI refuses too: a short input could stand for a
+            prompt of any length.
+    """
+    found: dict[str, None] = {}
+    for index, item in enumerate(items):
+        reference = item.get("id")
+        if _kind(item) != "item_reference" or not isinstance(reference, str):
+            continue
+        if reference in found:
+            raise InvalidRequest(
+                f"`input[{index}]`: duplicate item with id '{reference}'", "input", "duplicate_item"
+            )
+        found[reference] = None
+    return list(found)
 
 
 def input_items(

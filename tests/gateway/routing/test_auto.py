@@ -90,7 +90,12 @@ def test_an_image_in_a_stored_conversation_is_seen(site: Site, size: int) -> Non
     talk = Talk(site, alias, "stored", stream=False)
     assert talk.says("hello") == "small"
     assert talk.says([{"role": "user", "content": [image("stored", size)]}]) == "sighted"
+    response = talk.response
     assert talk.says("And what is on the chair?") == "sighted"
+    listed = site.one.request("GET", f"/v1/responses/{response}/input_items", key=TEAM_KEY)
+    seen = next(item["id"] for item in listed.json()["data"] if "input_image" in str(item))
+    refers: Any = [{"type": "item_reference", "id": seen}, {"role": "user", "content": "Tell me."}]
+    assert Talk(site, alias, "input", stream=False).goes_on(refers) == "sighted"
 
 
 def test_an_answer_of_a_model_by_name_is_as_it_was(site: Site) -> None:
@@ -145,6 +150,7 @@ class Talk:
         self._site, self._form = site, form
         self._body: dict[str, Any] = {"model": alias, "stream": stream}
         self._said: list[Any] = []
+        self.response = ""
 
     def says(self, text: Any) -> str:
         """Say something more, a text or items; gives the model that answers."""
@@ -166,10 +172,9 @@ class Talk:
             body = {**self._body, "messages": self._said, "max_tokens": 5}
         answer = self._site.one.request("POST", path, body, TEAM_KEY)
         assert answer.status_code == 200, answer.text
+        self.response = answer.text.partition('"id":"')[2].partition('"')[0]
         if self._form == "stored":
-            self._body["previous_response_id"] = answer.text.partition('"id":"')[2].partition('"')[
-                0
-            ]
+            self._body["previous_response_id"] = self.response
         return answer.headers["x-model-used"]
 
 

@@ -167,7 +167,7 @@ class AnswerObserver:
         if (
             view.images
             or call.request.images
-            or (call.conversation is not None and call.conversation.history)
+            or (call.conversation is not None and call.conversation.stored)
         ):
             return None
         prompt = view.text if policy.keep_prompts else None

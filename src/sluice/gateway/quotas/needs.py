@@ -107,7 +107,7 @@ class Needs:
         request: Request,
         body: bytes,
         models: Sequence[Model],
-        history: int = 0,
+        stored: bytes = b"",
     ) -> Need:
         """What a request needs.
 
@@ -116,15 +116,17 @@ class Needs:
             request: with its bound on output.
             body: its JSON text.
             models: those that it may reach, the one that it asks for first.
-            history: bytes of what it continues.
+            stored: JSON text of what the model is given besides, as the conversation so far.
         """
         output = 0
         if request.max_tokens is not None:
             output = request.max_tokens * _answers(endpoint, request)
         content = measure(body)
-        text = content.text + history
+        if stored:
+            content = content.with_more(measure(stored))
+        text = content.text
         likely = self._estimates.estimate(request.model, text)
-        most = len(body) + history + OVERHEAD_TOKENS
+        most = len(body) + len(stored) + OVERHEAD_TOKENS
         if content.references:
             likely += content.pictures * IMAGE_TOKENS
             most += content.references * REFERRED_TOKENS
@@ -172,6 +174,14 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     text: int
     pictures: int
     references: int
+
+    def with_more(self, other: Content) -> Content:
+        """What both are made of together."""
+        return Content(
+            self.text + other.text,
+            self.pictures + other.pictures,
+            self.references + other.references,
+        )
 
 
 def measure(body: bytes) -> Content:

@@ -1,0 +1,70 @@
+"""What a Responses request continues or refers to counts against limits like its own input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.gateway.quotas.conftest import Pair
+from tests.harness.limited import LimitedKey
+
+PAGES = "word " * 4_000
+#: The same by address, which the body of no request holds.
+PICTURES = [
+    {
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "Look."},
+            *[{"type": "input_image", "image_url": "https://example.com/a.png"}] * 2,
+        ],
+    }
+]
+#: Of 20,000 bytes, more than which no prompt is; of 5,000 tokens, and of what pictures may cost.
+LIMITS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "tokens": (PAGES, {"tokens_per_minute": 3_000}),
+    "money": (PAGES, {"budgets": [{"limit_usd": "0.01", "period": "day"}]}),
+    "pictures": (PICTURES, {"budgets": [{"limit_usd": "0.01", "period": "day"}]}),
+}
+
+
+def asked(limited: Pair, key: LimitedKey, given: Any, **more: Any) -> Any:
+    body = {"model": "good", "input": given, "max_output_tokens": 5, **more}
+    return limited.post("/v1/responses", body, key.secret)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("way", ["previous_response_id", "item_reference"])
+def test_what_is_stored_is_admitted_like_what_is_sent(limited: Pair, name: str, way: str) -> None:
+    given, limits = LIMITS[name]
+    team = limited.tenants.team()
+    free, tight = limited.tenants.key(team), limited.tenants.key(team, **limits)
+    made = asked(limited, free, given)
+    assert made.status_code == 200, made.text
+    assert asked(limited, tight, "Go on.").status_code == 200
+    assert asked(limited, tight, given).status_code == 429
+    stored = made.json()["id"]
+    if way == "previous_response_id":
+        refused = asked(limited, tight, "Go on.", previous_response_id=stored)
+    else:
+        url = f"/v1/responses/{stored}/input_items"
+        (item,) = limited.one.request("GET", url, key=free.secret).json()["data"]
+        reference = {"type": "item_reference", "id": item["id"]}
+        refused = asked(limited, tight, [reference, {"role": "user", "content": "Go on."}])
+        twice = asked(limited, free, [reference, reference])
+        assert twice.status_code == 400
+        error = twice.json()["error"]
+        assert (error["param"], error["code"]) == ("input", "duplicate_item")
+    assert refused.status_code == 429, refused.text
+
+
+def test_a_stored_picture_is_no_long_text(limited: Pair) -> None:
+    team = limited.tenants.team()
+    free = limited.tenants.key(team)
+    tight = limited.tenants.key(team, tokens_per_minute=5_000)
+    picture = f"data:image/png;base64,{'A' * 400_000}"
+    part = {"type": "input_image", "image_url": picture, "detail": "auto"}
+    made = asked(limited, free, [{"role": "user", "content": [part]}])
+    assert made.status_code == 200, made.text
+    more = asked(limited, tight, "And now?", previous_response_id=made.json()["id"])
+    assert more.status_code == 200, more.text
