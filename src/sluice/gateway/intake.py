@@ -53,17 +53,17 @@ class Received(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     conversation: Conversation | None = None
 
-    @property
-    def with_history(self) -> Request:
-        """The request with a prompt as long as what a model will be given, and its images."""
-        conversation, request = self.conversation, self.request
-        if conversation is None or not conversation.stored:
-            return request
-        return msgspec.structs.replace(
-            request,
-            prompt_characters=request.prompt_characters + conversation.characters,
-            images=request.images or conversation.images,
-        )
+    def continuing(self, conversation: Conversation) -> Received:
+        """The same with what it continues: its prompt is as long as what a model will be given,
+        and has its images."""
+        request = self.request
+        if conversation.stored:
+            request = msgspec.structs.replace(
+                request,
+                prompt_characters=request.prompt_characters + conversation.characters,
+                images=request.images or conversation.images,
+            )
+        return msgspec.structs.replace(self, request=request, conversation=conversation)
 
 
 async def receive_body(exchange: Exchange, limit: int, seconds: float) -> bytes:

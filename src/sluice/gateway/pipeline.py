@@ -10,7 +10,6 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
-import msgspec
 import structlog
 
 from sluice.backends.base import BackendError, Endpoint, UpstreamResponse
@@ -192,7 +191,7 @@ class Pipeline:
         if exchange.endpoint is not Endpoint.RESPONSES:
             return received
         conversation = await self._conversations.recall(principal.team_id, received.request)
-        return msgspec.structs.replace(received, conversation=conversation)
+        return received.continuing(conversation)
 
     def _call(
         self, exchange: Exchange, principal: Principal, request: Request, received: Received
@@ -250,7 +249,7 @@ class Pipeline:
             raise GatewayError.model_forbidden(alias.name)
         exchange.choice = choice = self._auto.route(
             alias,
-            received.with_history,
+            received.request,
             exchange.endpoint,
             received.tier,
             exchange.header(_SESSION),

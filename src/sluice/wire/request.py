@@ -65,8 +65,8 @@ class Request(msgspec.Struct, frozen=True):
         tier: `x-tier` of the body, or None.
         team_id: `x-team-id` of the body, or None.
         disable_fallbacks: the caller wants the first failure, as it is.
-        prompt_characters: length of the prompt's JSON text; pictures and other data that it holds
-            count as what their tokens would have.
+        prompt_characters: length of the prompt's JSON text, and of what it continues; pictures and
+            other data count as what their tokens would have.
         legible: the members without such data, where the prompt holds any.
         images: whether there are images in such data, or in what the prompt continues.
     """

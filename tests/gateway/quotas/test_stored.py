@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tests.gateway.quotas.conftest import Pair
+from tests.harness.gateway import ADMIN_KEY
 from tests.harness.limited import LimitedKey
+from tests.harness.polling import eventually
+from tests.harness.upstream import Call
 
 PAGES = "word " * 4_000
 #: The same by address, which the body of no request holds.
@@ -68,3 +72,34 @@ def test_a_stored_picture_is_no_long_text(limited: Pair) -> None:
     assert made.status_code == 200, made.text
     more = asked(limited, tight, "And now?", previous_response_id=made.json()["id"])
     assert more.status_code == 200, more.text
+
+
+def breaks_off(call: Call) -> None:
+    """An answer that ends after its first word, without usage."""
+    call.start_stream()
+    delta = {"index": 0, "delta": {"role": "assistant", "content": "Once"}, "finish_reason": None}
+    call.event({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [delta]})
+    call.close()
+
+
+def test_an_answer_that_breaks_off_is_charged_with_what_it_continued(limited: Pair) -> None:
+    key, marker = limited.tenants.key(), f"m{uuid4().hex}"
+    made = asked(limited, key, PAGES)
+    limited.upstream.on(marker, breaks_off)
+    asked(limited, key, marker, previous_response_id=made.json()["id"], stream=True)
+    path = f"/v1/usage/records?team_id={key.team}&limit=10"
+
+    def rows() -> Any:
+        return limited.one.api("GET", path, key=ADMIN_KEY)["data"]
+
+    eventually(lambda: len(rows()) == 2)
+    (row,) = [row for row in rows() if row["estimated"]]
+    assert len(PAGES) / 4 < row["input_tokens"] < len(PAGES) / 2
+
+
+def test_a_default_bound_leaves_room_for_what_is_stored(limited: Pair) -> None:
+    key, marker = limited.tenants.key(default_max_tokens=95_000), f"m{uuid4().hex}"
+    made = asked(limited, key, PAGES)
+    more = {"previous_response_id": made.json()["id"], "max_output_tokens": None}
+    assert asked(limited, key, marker, **more).status_code == 200
+    assert limited.upstream.call_with(marker).json["max_tokens"] < 91_000
