@@ -268,6 +268,8 @@ def test_raw_members_that_are_no_json_do_no_harm(end: bytes, text: str) -> None:
         long[: view._LONG + 1],
         whole[:-2] + b"\\n" * 20_000 + end,
         b'[{"role":"user","content":"\\n' + b"\x80" * 30_000 + end,
+        b'[{"role":"user","content":[{"type":"text","text":"a"}' + end,
+        b'[{"role":"user","content":[{"type":"text","text":"a"},  ',
         b'[{"role":"user","content":"\\n' + b"\x80" * 30_000 + b'"}]',
     ):
         SCORERS[0].read({"messages": msgspec.Raw(raw)})

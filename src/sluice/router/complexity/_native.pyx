@@ -814,7 +814,7 @@ cdef str _inside(bytes inner):
 cdef inline bint _is_at(
     const uint8_t* at, const uint8_t* end, const char* sign, Py_ssize_t size
 ) noexcept nogil:
-    return at[0] == sign[0] and end - at >= size and memcmp(at, sign, size) == 0
+    return end - at >= size and at[0] == sign[0] and memcmp(at, sign, size) == 0
 
 
 cdef inline const uint8_t* _value_of(const uint8_t* at, const uint8_t* end) noexcept nogil:
