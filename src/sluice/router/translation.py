@@ -281,10 +281,10 @@ def _responses_pass(call: Call, deployment: Deployment) -> Translation:
     request, conversation = call.request, call.conversation or Conversation("")
     previous = previous_response(request)
     members = {**request.members, "model": raw(deployment.model)}
-    if previous is not None:
+    if previous is not None or conversation.referenced:
         own = input_items(request, conversation.response_id, conversation.referenced)
         members["input"] = raw([*conversation.history, *own])
-        del members["previous_response_id"]
+        members.pop("previous_response_id", None)
     if request.max_tokens is not None:
         members["max_output_tokens"] = raw(request.max_tokens)
 
