@@ -30,11 +30,17 @@ def model(name: str, context_length: int = 100_000) -> Model:
     )
 
 
-def need(body: dict[str, Any], *models: Model, endpoint: Endpoint = Endpoint.CHAT) -> Need:
+def need(
+    body: dict[str, Any],
+    *models: Model,
+    endpoint: Endpoint = Endpoint.CHAT,
+    stored: bytes = b"",
+) -> Need:
     text = json.dumps({"model": "cheap", **body}).encode()
     prompt = "messages" if endpoint is Endpoint.CHAT else "prompt"
     needs = Needs({"cheap": CHEAP, "dear": DEAR}, TokenEstimates())
-    return needs.of(endpoint, read_request(text, prompt), text, models or (model("cheap"),))
+    request = read_request(text, prompt)
+    return needs.of(endpoint, request, text, models or (model("cheap"),), stored)
 
 
 def chat(text: str = "hello", **more: Any) -> dict[str, Any]:
@@ -83,6 +89,25 @@ def test_the_bytes_of_a_picture_are_no_text() -> None:
     body = {"messages": [{"role": "user", "content": [picture]}], "max_tokens": 1}
     assert need(body).tokens < 3_000
     assert measure(json.dumps(body).encode()).pictures == 1
+
+
+def test_what_is_stored_counts_like_what_is_sent() -> None:
+    plain = need(chat())
+    stored = json.dumps([{"role": "user", "content": "word " * 4_000}]).encode()
+    more = need(chat(), stored=stored)
+    assert more.text - plain.text == len(stored)
+    assert more.tokens - plain.tokens >= len(stored) // 4
+    assert more.nano_usd - plain.nano_usd == len(stored) * 1_000
+
+
+@pytest.mark.parametrize("url", ["https://example.com/a.png", f"data:image/png;{'A' * 400_000}"])
+def test_a_stored_picture_counts_as_one_that_is_sent(url: str) -> None:
+    picture = {"type": "input_image", "image_url": url}
+    stored = json.dumps([{"role": "user", "content": [picture]}]).encode()
+    found = need(chat(), stored=stored)
+    assert found.tokens < 3_000
+    assert found.text == 0
+    assert found.nano_usd >= CHEAP.cost(Usage(16_000))
 
 
 def test_estimates_follow_what_models_report() -> None:
